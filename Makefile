@@ -1,0 +1,154 @@
+# The ladder of FlashAttention kernels: `make` lists what there is to do.
+STEPS := $(sort $(patsubst %/attention.cu,%,$(wildcard step*/attention.cu)))
+short  = $(firstword $(subst _, ,$1))# step02_online_softmax -> step02
+.DEFAULT_GOAL := help
+
+# ---- settings (make step02 HEAD_DIM=128 DTYPE=bf16) ----
+HEAD_DIM  ?= 64
+BLOCK_N   ?= 64
+WARPS     ?= 4
+ROW_TILES ?= 1
+STAGES    ?= 2
+DTYPE     ?= f16
+ARGS      ?=
+NVCC      ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+ifeq ($(origin CC),default)
+CC := $(firstword $(shell command -v gcc) cc)
+endif
+HAVE_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
+ifneq ($(filter-out 0,$(HAVE_GPU)),)
+ARCH ?= native
+BACKEND ?= $(if $(NVCC),cuda,cpu)
+else
+ARCH ?= sm_80
+BACKEND ?= cpu
+ifeq ($(BACKEND)$(MAKELEVEL),cpu0)
+$(if $(NVCC),$(info nvcc is here but no GPU: building for the CPU executor (BACKEND=cuda compiles for a GPU elsewhere)))
+endif
+endif
+$(if $(filter cpu cuda,$(BACKEND)),,$(error BACKEND=$(BACKEND): cpu or cuda))
+$(if $(filter f16 bf16,$(DTYPE)),,$(error DTYPE=$(DTYPE): f16 or bf16))
+$(if $(filter 32 64 96 128 192 256,$(HEAD_DIM)),,$(error HEAD_DIM=$(HEAD_DIM): 32, 64, 96, 128, 192 or 256))
+
+# ---- flags ----
+IS_CLANG := $(findstring clang,$(shell $(CC) --version 2>/dev/null))
+NATIVE   := $(shell for f in -march=native -mcpu=native; do $(CC) $$f -E -x c /dev/null >/dev/null 2>&1 && echo $$f && break; done)
+CFLAGS   ?= -O2
+HOST_FLAGS   = -std=gnu11 $(CFLAGS) $(NATIVE) -g -Wall -Wextra -MMD -MP -U_FORTIFY_SOURCE
+SETTINGS     = -DHEAD_DIM=$(HEAD_DIM) -DBLOCK_N=$(BLOCK_N) -DWARPS=$(WARPS) -DROW_TILES=$(ROW_TILES) \
+               -DSTAGES=$(STAGES) -DELEMENT_BF16=$(if $(filter bf16,$(DTYPE)),1,0)
+# A kernel as C: accesses stay as wide and as many as the source says (common/simt/observer.c counts them).
+ifneq ($(IS_CLANG),)
+KERNEL_FLAGS  = $(HOST_FLAGS) -fno-strict-aliasing -fno-optimize-sibling-calls -fno-vectorize -fno-slp-vectorize -Wno-unknown-pragmas
+OBSERVE_FLAGS = -fsanitize=thread -mllvm -tsan-instrument-func-entry-exit=0 -mllvm -tsan-instrument-read-before-write=1
+else
+KERNEL_FLAGS  = $(HOST_FLAGS) -fno-strict-aliasing -fno-optimize-sibling-calls -fno-tree-sra -fno-tree-vectorize \
+                -fno-tree-slp-vectorize -fno-store-merging -fno-tree-loop-distribute-patterns
+OBSERVE_FLAGS = -fsanitize=thread --param tsan-instrument-func-entry-exit=0
+endif
+PLAIN_FLAGS = -Dmain=unobserved_main
+LINK_FLAGS  = $(if $(filter Darwin,$(shell uname)),,-no-pie)
+PIE_FLAGS   = $(if $(filter Darwin,$(shell uname)),,-fno-pie)
+GENCODE     = $(if $(filter native,$(ARCH)),-arch=native,-gencode arch=compute_$(ARCH:sm_%=%),code=$(ARCH))
+NVCC_FLAGS  = -O3 -g -lineinfo $(GENCODE) -Xcompiler -Wall,-Wextra -MMD -MP
+CUDA_HOME   = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+
+# ---- files: different settings never share an object ----
+TUNED  = $(if $(filter-out 64,$(BLOCK_N)),_n$(BLOCK_N))$(if $(filter-out 4,$(WARPS)),_w$(WARPS))$(if $(filter-out 1,$(ROW_TILES)),_r$(ROW_TILES))$(if $(filter-out 2,$(STAGES)),_s$(STAGES))
+SUFFIX = _d$(HEAD_DIM)_$(DTYPE)$(TUNED)
+OUT    = build/$(BACKEND)$(if $(filter cuda,$(BACKEND)),$(if $(filter-out native,$(ARCH)),-$(ARCH)))
+COMMON = $(patsubst common/%.c,$(OUT)/obj/%.o,$(wildcard common/main.c common/options.c common/result.c common/reference.c common/npy.c \
+         $(if $(filter cpu,$(BACKEND)),common/simt/*.c,common/cuda/*.c)))
+binary = $(OUT)/$1$(SUFFIX)
+all_binaries = $(foreach s,$(STEPS),$(call binary,$s))
+
+.PHONY: help all run compare test clean compile-commands ladder FORCE $(foreach s,$(STEPS),$(call short,$s))
+.SECONDARY:
+
+help:
+	@echo 'make stepNN            build one step: $(foreach s,$(STEPS),$(call short,$s))'
+	@echo 'make run               build and run the ladder on real data, and print its table (under a minute)'
+	@echo 'make run-stepNN ARGS=  run one; ARGS="--help" lists its options'
+	@echo 'make compare           each step against the reference and against the step before it'
+	@echo 'make diff-stepNN       what changed from the step before'
+	@echo 'make test              the tests (sets up a Python environment by itself)'
+	@echo 'make clean             remove build/'
+	@echo 'settings: HEAD_DIM=$(HEAD_DIM) BLOCK_N=$(BLOCK_N) WARPS=$(WARPS) ROW_TILES=$(ROW_TILES) STAGES=$(STAGES) DTYPE=$(DTYPE) BACKEND=$(BACKEND) ARCH=$(ARCH) CC=$(CC)'
+
+all: $(all_binaries)
+
+# One file that changes when the compiler or its flags do; every object depends on it.
+FLAGS_NOW = $(CC) $(HOST_FLAGS) $(KERNEL_FLAGS) $(OBSERVE_FLAGS) $(if $(filter cuda,$(BACKEND)),$(NVCC) $(NVCC_FLAGS))
+$(OUT)/flags: FORCE
+	@mkdir -p $(@D); echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' >$@
+
+$(OUT)/obj/%.o: common/%.c $(OUT)/flags
+	@mkdir -p $(@D)
+	$(CC) $(HOST_FLAGS) $(PIE_FLAGS) $(if $(filter cuda,$(BACKEND)),-I$(CUDA_HOME)/include) -c $< -o $@
+
+ifeq ($(BACKEND),cpu)
+$(OUT)/obj/%$(SUFFIX).observed.o: %/attention.cu $(OUT)/flags
+	@mkdir -p $(@D)
+	$(CC) -x c $(KERNEL_FLAGS) $(PIE_FLAGS) $(SETTINGS) $(OBSERVE_FLAGS) -c $< -o $@
+$(OUT)/obj/%$(SUFFIX).plain.o: %/attention.cu $(OUT)/flags
+	@mkdir -p $(@D)
+	$(CC) -x c $(KERNEL_FLAGS) $(PIE_FLAGS) $(SETTINGS) $(PLAIN_FLAGS) -c $< -o $@
+$(OUT)/%$(SUFFIX): $(OUT)/obj/%$(SUFFIX).observed.o $(OUT)/obj/%$(SUFFIX).plain.o $(COMMON)
+	$(CC) $(LINK_FLAGS) $^ -o $@ -lm -lpthread $(if $(filter Darwin,$(shell uname)),,-ldl)
+$(OUT)/obj/test_%.o: tests/kernels/%.cu $(OUT)/flags
+	@mkdir -p $(@D)
+	$(CC) -x c $(KERNEL_FLAGS) $(PIE_FLAGS) $(SETTINGS) $(OBSERVE_FLAGS) -c $< -o $@
+$(OUT)/test_%: $(OUT)/obj/test_%.o $(filter $(OUT)/obj/simt/%,$(COMMON))
+	$(CC) $(LINK_FLAGS) $^ -o $@ -lm -lpthread $(if $(filter Darwin,$(shell uname)),,-ldl)
+else
+$(OUT)/obj/%$(SUFFIX).cuda.o: %/attention.cu $(OUT)/flags
+	@mkdir -p $(@D)
+	$(NVCC) -x cu $(NVCC_FLAGS) $(SETTINGS) -c $< -o $@
+$(OUT)/%$(SUFFIX): $(OUT)/obj/%$(SUFFIX).cuda.o $(COMMON)
+	$(NVCC) $(GENCODE) -Xlinker -no-pie $^ -o $@ -lpthread
+endif
+-include $(wildcard $(OUT)/obj/*.d $(OUT)/obj/*/*.d)
+
+# ---- one set of targets for each step ----
+define step_rules
+$(call short,$1): $(call binary,$1)
+run-$(call short,$1): $(call binary,$1)
+	@$(call binary,$1) $$(ARGS)
+diff-$(call short,$1):
+	@$(if $2,git --no-pager diff --no-index --patience $2/attention.cu $1/attention.cu; \
+	git diff --no-index --numstat $2/attention.cu $1/attention.cu | awk '{print $$$$1 + $$$$2 " lines changed: " $$$$1 " added, " $$$$2 " removed"}',\
+	echo '$1 is the first step')
+endef
+previous = $(lastword $(filter-out $1,$(foreach s,$(STEPS),$(if $(filter $1,$(firstword $(sort $s $1))),,$s))))
+$(foreach s,$(STEPS),$(eval $(call step_rules,$s,$(call previous,$s))))
+
+# ---- the ladder: every step on one input, each with a line in a table ----
+REAL := --q common/data/q.npy --k common/data/k.npy --v common/data/v.npy
+ladder: $(all_binaries) # NAME=: of the table, LADDER_ARGS=: the input
+	@rm -rf build/$(NAME) && mkdir -p build/$(NAME)
+	@previous=; $(foreach s,$(STEPS),$(call binary,$s) $(LADDER_ARGS) --row build/$(NAME)/table.txt --json build/$(NAME)/$s.json \
+	--out build/$(NAME)/$s.o.npy --lse build/$(NAME)/$s.lse.npy $$previous || exit; echo; \
+	previous="--previous-out build/$(NAME)/$s.o.npy --previous-lse build/$(NAME)/$s.lse.npy";) cat build/$(NAME)/table.txt
+run:
+	@$(MAKE) --no-print-directory ladder HEAD_DIM=32 NAME=run-real LADDER_ARGS='$(REAL)'
+	@echo; $(MAKE) --no-print-directory ladder HEAD_DIM=64 NAME=run-generated LADDER_ARGS='--heads 2 --seq-q 128 --seq-kv 128'
+	@echo; echo 'real input: Q, K, V of a sentence encoder on a paragraph (common/data)'; cat build/run-real/table.txt
+compare:
+	@$(MAKE) --no-print-directory ladder NAME=compare LADDER_ARGS='$(or $(ARGS),--heads 2 --seq-q 200 --seq-kv 328)' >build/compare.log 2>&1 \
+	|| { cat build/compare.log; exit 1; }
+	@cat build/compare/table.txt
+
+# ---- tests and the rest ----
+PYTHON = $(shell python3 -c 'import numpy, pytest, hypothesis' 2>/dev/null && echo python3 || echo .venv/bin/python)
+.venv/bin/python: tests/requirements.txt
+	python3 -m venv .venv
+	.venv/bin/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+	@touch $@
+test: $(filter .venv%,$(PYTHON))
+	BACKEND=$(BACKEND) CC='$(CC)' $(PYTHON) -m pytest -q tests $(ARGS)
+compile-commands:
+	@{ echo '['; for f in common/*.c common/$(if $(filter cpu,$(BACKEND)),simt,cuda)/*.c $(STEPS:%=%/attention.cu); do \
+	echo "$$comma{\"directory\": \"$(CURDIR)\", \"file\": \"$$f\", \"command\": \"$(CC) -x c $(HOST_FLAGS) $(SETTINGS) -c $$f\"}"; \
+	comma=,; done; echo ']'; } >compile_commands.json && echo 'wrote compile_commands.json'
+clean:
+	rm -rf build

@@ -1,0 +1,31 @@
+/* The dialect of the kernel files: what CUDA C++ (nvcc) and C11 (gcc, clang) both understand, and the few
+ * names that make one source text mean the same to both.  A kernel file includes nothing else from CUDA.
+ *
+ *   __global__ void k(const Params p)   a kernel; it takes one parameter struct, by value
+ *   KERNEL_PARAMS(Params)               once for each parameter struct type, before the first LAUNCH
+ *   LAUNCH(k, grid, block, bytes, p)    runs it: grid and block are dim3, bytes of dynamic shared memory
+ *   SHARED(type, name)                  type *name: the block's dynamic shared memory, 1024-byte aligned
+ *   element_t, to_float, to_element     the 16-bit input type (f16 or bf16, chosen by make DTYPE=...)
+ *   LOAD16(address), unpack16           one 16-byte load; its eight elements as floats
+ *   threadIdx blockIdx __syncthreads() __syncwarp() __shfl_sync() __shfl_xor_sync() ...   as in CUDA
+ *
+ * The rest of CUDA that a step needs, one wrapper for each PTX instruction, is in ptx.h. */
+#ifndef CUDA_C_H
+#define CUDA_C_H
+
+#include <assert.h>
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { WARP_SIZE = 32 };
+#define FULL_WARP 0xffffffffu /* the mask of all 32 lanes */
+
+#if defined(__CUDACC__)
+#include "cuda/device.h"
+#else
+#include "simt/device.h"
+#endif
+
+#endif

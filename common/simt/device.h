@@ -1,0 +1,163 @@
+/* The kernel dialect for a C compiler: CUDA's names, carried out by the executor (common/simt/).
+ * Every __sync, __shfl and matrix instruction is a call at which the 32 lanes of a warp meet. */
+#ifndef SIMT_DEVICE_H
+#define SIMT_DEVICE_H
+
+#include <stdint.h>
+#include <string.h>
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+typedef struct element_t {
+    uint16_t bits;
+} element_t;
+typedef struct uint3 {
+    unsigned x, y, z;
+} uint3;
+typedef struct float2 {
+    float x, y;
+} float2;
+typedef struct uint2 {
+    unsigned x, y;
+} __attribute__((aligned(8), may_alias)) uint2;
+typedef struct uint4 {
+    unsigned x, y, z, w;
+} __attribute__((aligned(16), may_alias)) uint4;
+typedef unsigned simt_uint __attribute__((may_alias));
+
+#define __global__ static __attribute__((noinline, unused))
+#define __device__ __attribute__((always_inline, unused))
+#define __launch_bounds__(...)
+#define UNROLL
+
+/* Calls a kernel through an untyped pointer; one is made for each parameter struct. */
+#define KERNEL_PARAMS(type)                                                                                            \
+    static inline void simt_call(void (*kernel)(void), const void *params)                                             \
+    {                                                                                                                  \
+        ((void (*)(type))kernel)(*(const type *)params);                                                               \
+    }
+#define LAUNCH(kernel, grid, block, shared_bytes, params)                                                              \
+    simt_launch(#kernel, simt_call, (void (*)(void))(kernel), &(params), (grid), (block), (shared_bytes))
+#define SHARED(type, name) type *name = (type *)simt_shared()
+
+/* Blocks until the kernel has run.  The grid is one-dimensional. */
+void simt_launch(const char *name, void (*call)(void (*)(void), const void *), void (*kernel)(void), const void *params,
+                 int64_t blocks, int threads, int64_t shared_bytes);
+
+/* const: the answers cannot change while a thread runs, so the compiler may keep them. */
+uint3 simt_thread_index(void) __attribute__((const));
+uint3 simt_block_index(void) __attribute__((const));
+uint3 simt_block_dim(void) __attribute__((const));
+uint3 simt_grid_dim(void) __attribute__((const));
+void *simt_shared(void) __attribute__((const));
+#define threadIdx simt_thread_index()
+#define blockIdx simt_block_index()
+#define blockDim simt_block_dim()
+#define gridDim simt_grid_dim()
+
+void simt_syncthreads(void);
+void simt_syncwarp(unsigned mask);
+unsigned simt_shfl(unsigned mask, unsigned value, int source);
+#define __syncthreads() simt_syncthreads()
+#define __syncwarp(...) simt_syncwarp((unsigned)(__VA_ARGS__ + 0)) /* no mask: 0, which the executor takes as all */
+
+static __device__ inline unsigned simt_bits(float x)
+{
+    unsigned bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+static __device__ inline float simt_float(unsigned bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+#define simt_lane() ((int)(threadIdx.x % WARP_SIZE))
+#define __shfl_sync(mask, value, source) simt_float(simt_shfl((mask), simt_bits(value), (source) & (WARP_SIZE - 1)))
+#define __shfl_xor_sync(mask, value, lanes) simt_float(simt_shfl((mask), simt_bits(value), simt_lane() ^ (lanes)))
+
+#define LOAD4(address) (*(const simt_uint *)(address))
+#define LOAD16(address) (*(const uint4 *)(address))
+#define STORE4(address, value) (*(simt_uint *)(address) = (value))
+#define STORE16(address, value) (*(uint4 *)(address) = (value))
+
+/* ---- the 16-bit element type: f16 (IEEE binary16) or bf16, exact to float, rounded to nearest even from it ---- */
+#if defined(ELEMENT_BF16) && ELEMENT_BF16
+static __device__ inline float to_float(element_t e)
+{
+    return simt_float((unsigned)e.bits << 16);
+}
+static __device__ inline element_t to_element(float x)
+{
+    const unsigned bits = simt_bits(x);
+    const unsigned rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    const element_t e = {(uint16_t)(x == x ? rounded : 0x7fff)};
+    return e;
+}
+#elif defined(__F16C__)
+static __device__ inline float to_float(element_t e)
+{
+    return _cvtsh_ss(e.bits);
+}
+static __device__ inline element_t to_element(float x)
+{
+    const element_t e = {_cvtss_sh(x, 0)};
+    return e;
+}
+#elif defined(__ARM_FP16_FORMAT_IEEE)
+static __device__ inline float to_float(element_t e)
+{
+    __fp16 h;
+    memcpy(&h, &e, sizeof h);
+    return (float)h;
+}
+static __device__ inline element_t to_element(float x)
+{
+    const __fp16 h = (__fp16)x;
+    element_t e;
+    memcpy(&e, &h, sizeof e);
+    return e;
+}
+#else /* by arithmetic: scaling by 2^112 moves the exponent's bias from 15 to 127, subnormals included */
+static __device__ inline float to_float(element_t e)
+{
+    const unsigned sign = (unsigned)(e.bits & 0x8000) << 16, rest = (unsigned)(e.bits & 0x7fff) << 13;
+    if (rest >= 0x0f800000u) return simt_float(sign | 0x70000000u | rest); /* infinity, NaN */
+    return simt_float(sign | simt_bits(simt_float(rest) * 0x1p112f));
+}
+static __device__ inline element_t to_element(float x)
+{
+    const unsigned bits = simt_bits(x), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+    element_t e = {(uint16_t)(sign | 0x7e00)};
+    if (size > 0x7f800000u) return e;
+    if (size >= 0x47800000u) e.bits = (uint16_t)(sign | 0x7c00); /* >= 2^16 */
+    else if (size < 0x38800000u) /* below 2^-14: adding 0.5 leaves the rounded subnormal in the low bits */
+        e.bits = (uint16_t)(sign | (simt_bits(simt_float(size) + 0.5f) - 0x3f000000u));
+    else e.bits = (uint16_t)(sign | ((size - 0x38000000u + 0xfff + (size >> 13 & 1)) >> 13));
+    return e;
+}
+#endif
+
+static __device__ inline void unpack16(uint4 v, float out[8])
+{
+    const unsigned words[4] = {v.x, v.y, v.z, v.w};
+    for (int i = 0; i < 4; i++) {
+        const element_t low = {(uint16_t)(words[i] & 0xffff)}, high = {(uint16_t)(words[i] >> 16)};
+        out[2 * i] = to_float(low);
+        out[2 * i + 1] = to_float(high);
+    }
+}
+static __device__ inline float2 unpack4(unsigned v)
+{
+    const element_t low = {(uint16_t)(v & 0xffff)}, high = {(uint16_t)(v >> 16)};
+    const float2 pair = {to_float(low), to_float(high)};
+    return pair;
+}
+static __device__ inline unsigned pack4(float low, float high)
+{
+    return (unsigned)to_element(high).bits << 16 | to_element(low).bits;
+}
+
+#endif

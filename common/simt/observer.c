@@ -1,0 +1,287 @@
+/* Sees every load and store of a kernel.  The kernel file is compiled with -fsanitize=thread, which puts a call of
+ * __tsan_read4(address) and the like before each access, but it is linked with the functions below instead of the
+ * sanitizer's.  An access is checked at once (inside an array? written before?) and counted later: the n-th time that
+ * the lanes of a warp execute one place in the code is one warp instruction, and its addresses are what the memory
+ * system sees together. */
+#include "simt.h"
+#include "../backend.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SITES = 4096, AHEAD = 128 }; /* AHEAD: executions of one place by which a lane may lead the others */
+
+typedef enum Space { SPACE_GLOBAL, SPACE_SHARED } Space;
+
+typedef struct Site { /* one place in the code that accesses memory */
+    const void *pc;
+    Access access;
+    Space space;
+    int size;
+    int executions[LANES]; /* by each lane, since the warp was last quiet */
+    int most;              /* the largest of them */
+    unsigned mask[AHEAD];  /* lanes that took part in the n-th execution */
+    uint64_t address[AHEAD][LANES];
+    int64_t requests, bytes, sectors, wavefronts, excess; /* excess: over what the fewest conflicts would cost */
+} Site;
+
+typedef struct Observer {
+    struct {
+        uint64_t key;
+        Site *site;
+    } table[SITES];
+    Site *active[SITES]; /* those with executions not counted yet */
+    int active_count, site_count;
+    int64_t meetings[MEET_MMA + 1];
+} Observer;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static Counters totals;
+
+Observer *observer_create(void)
+{
+    Observer *o = calloc(1, sizeof *o);
+    if (!o) abort();
+    return o;
+}
+
+static Site *find_site(Observer *o, const void *pc, Space space, Access access, int size)
+{
+    const uint64_t key = (uint64_t)(uintptr_t)pc * 16 + (uint64_t)space * 8 + (uint64_t)access;
+    uint64_t slot = key * 0x9e3779b97f4a7c15u >> 52; /* 12 bits: SITES */
+    while (o->table[slot].key != key) {
+        if (!o->table[slot].key) {
+            Site *site = calloc(1, sizeof *site);
+            if (!site || ++o->site_count == SITES) abort();
+            site->pc = pc;
+            site->space = space;
+            site->access = access;
+            site->size = size;
+            o->table[slot].key = key;
+            o->table[slot].site = site;
+            break;
+        }
+        slot = (slot + 1) % SITES;
+    }
+    return o->table[slot].site;
+}
+
+/* ---- checks ---- */
+
+static void check_global(const char *address, int size, int is_store, const void *pc)
+{
+    Allocation *a = simt_allocation(address);
+    if (!a || address + size > a->base + a->bytes) {
+        const Allocation *near = a ? a : simt_nearest_allocation(address);
+        report_error(pc, 0, "%s: %s out of bounds: %s %s %d bytes at byte %lld of %s, which has %lld", report_place(pc),
+                     is_store ? "store" : "load", report_thread(), is_store ? "writes" : "reads", size,
+                     near ? (long long)(address - near->base) : 0, near ? near->name : "no array",
+                     near ? (long long)near->bytes : 0);
+        simt_stop_block();
+    }
+    if ((uintptr_t)address % (unsigned)size) {
+        report_error(pc, 0, "%s: misaligned: %s %s %d bytes at byte %lld of %s; the address must be a multiple of %d",
+                     report_place(pc), report_thread(), is_store ? "writes" : "reads", size,
+                     (long long)(address - a->base), a->name, size);
+        simt_stop_block();
+    }
+    unsigned char *written = a->written + (address - a->base) / 2;
+    const int flags = (size + 1) / 2;
+    if (is_store) {
+        memset(written, 1, (size_t)flags);
+        return;
+    }
+    unsigned char all = 1;
+    for (int i = 0; i < flags; i++) all &= written[i];
+    if (!all)
+        report_error(pc, 0, "%s: uninitialised: %s reads byte %lld of %s, which nothing has written", report_place(pc),
+                     report_thread(), (long long)(address - a->base), a->name);
+}
+
+static void check_shared(Worker *w, const char *address, int size, int is_store, const void *pc)
+{
+    const int64_t offset = address - w->shared;
+    if (offset < 0 || offset + size > w->launch->shared_bytes) {
+        report_error(pc, 0, "%s: %s out of bounds: %s %s %d bytes at byte %lld of shared memory, which has %lld",
+                     report_place(pc), is_store ? "store" : "load", report_thread(), is_store ? "writes" : "reads", size,
+                     (long long)offset, (long long)w->launch->shared_bytes);
+        simt_stop_block();
+    }
+    if ((uintptr_t)address % (unsigned)size) {
+        report_error(pc, 0, "%s: misaligned: %s %s %d bytes at byte %lld of shared memory; the address must be a "
+                     "multiple of %d", report_place(pc), report_thread(), is_store ? "writes" : "reads", size,
+                     (long long)offset, size);
+        simt_stop_block();
+    }
+}
+
+/* ---- counting by warp instruction ---- */
+
+static void count_site(Site *site)
+{
+    for (int n = 0; n < site->most; n++) {
+        const unsigned mask = site->mask[n];
+        if (!mask) continue;
+        site->requests++;
+        site->bytes += (int64_t)site->size * __builtin_popcount(mask);
+        if (site->space == SPACE_GLOBAL) {
+            site->sectors += global_sectors(site->address[n], mask, site->size);
+        } else {
+            const int wavefronts = shared_wavefronts(site->address[n], mask, site->size, site->access);
+            site->wavefronts += wavefronts;
+            site->excess += wavefronts - shared_wavefronts_least(mask, site->size, site->address[n], site->access);
+        }
+    }
+    memset(site->mask, 0, (size_t)site->most * sizeof site->mask[0]);
+    memset(site->executions, 0, sizeof site->executions);
+    site->most = 0;
+}
+
+void observer_warp_quiet(Worker *w)
+{
+    Observer *o = w->observer;
+    for (int i = 0; i < o->active_count; i++) count_site(o->active[i]);
+    o->active_count = 0;
+}
+
+void observe(const void *pointer, int size, Access access, const void *pc)
+{
+    const int is_store = access == ACCESS_STORE || access == ACCESS_ASYNC_STORE;
+    Worker *w = simt_worker;
+    if (!w || !w->observer) return;
+    const char *address = pointer;
+    Space space;
+    if (simt_in_arena(address)) space = SPACE_GLOBAL;
+    else if ((uint64_t)(address - (w->shared - SHARED_GUARD)) < SHARED_LIMIT + 2 * SHARED_GUARD) space = SPACE_SHARED;
+    else return; /* a local array, or a table of constants */
+    if (space == SPACE_GLOBAL) check_global(address, size, is_store, pc);
+    else check_shared(w, address, size, is_store, pc);
+
+    Site *site = find_site(w->observer, pc, space, access, size);
+    if (site->executions[w->lane] == AHEAD) simt_park();
+    const int n = site->executions[w->lane]++;
+    if (n >= site->most) {
+        if (site->most == 0) w->observer->active[w->observer->active_count++] = site;
+        site->most = n + 1;
+    }
+    site->mask[n] |= 1u << w->lane;
+    site->address[n][w->lane] = (uint64_t)(uintptr_t)address;
+}
+
+void observer_count(Meeting meeting)
+{
+    simt_worker->observer->meetings[meeting]++;
+}
+
+void observer_block_begin(Worker *w)
+{
+    (void)w;
+}
+
+void observer_block_end(Worker *w)
+{
+    observer_warp_quiet(w);
+}
+
+void observer_merge(Observer *o)
+{
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; i < SITES; i++) {
+        Site *site = o->table[i].site;
+        if (!site) continue;
+        const int is_store = site->access == ACCESS_STORE || site->access == ACCESS_ASYNC_STORE;
+        if (site->space == SPACE_GLOBAL) {
+            *(is_store ? &totals.store_requests : &totals.load_requests) += site->requests;
+            *(is_store ? &totals.store_sectors : &totals.load_sectors) += site->sectors;
+            *(is_store ? &totals.store_bytes : &totals.load_bytes) += site->bytes;
+            if (site->access == ACCESS_ASYNC_LOAD) totals.cp_async += site->requests;
+        } else if (site->access != ACCESS_ASYNC_STORE) {
+            *(is_store ? &totals.shared_store_requests : &totals.shared_load_requests) += site->requests;
+            *(is_store ? &totals.shared_store_wavefronts : &totals.shared_load_wavefronts) += site->wavefronts;
+            totals.shared_excess += site->excess;
+        }
+        free(site);
+    }
+    totals.barriers += o->meetings[MEET_SYNCTHREADS];
+    totals.shuffles += o->meetings[MEET_SHFL];
+    totals.ldmatrix += o->meetings[MEET_LDMATRIX];
+    totals.mma += o->meetings[MEET_MMA];
+    pthread_mutex_unlock(&mutex);
+    free(o);
+}
+
+Counters backend_counters(void)
+{
+    Counters counters = totals;
+    counters.errors = report_count();
+    counters.observed = simt_observing();
+    return counters;
+}
+
+void backend_counters_reset(void)
+{
+    memset(&totals, 0, sizeof totals);
+}
+
+/* ---- what the compiler calls ---- */
+
+#define HOOKS(size)                                                                                                    \
+    void __tsan_read##size(void *address)                                                                              \
+    {                                                                                                                  \
+        observe(address, size, ACCESS_LOAD, __builtin_return_address(0));                                                        \
+    }                                                                                                                  \
+    void __tsan_write##size(void *address)                                                                             \
+    {                                                                                                                  \
+        observe(address, size, ACCESS_STORE, __builtin_return_address(0));                                                        \
+    }                                                                                                                  \
+    void __tsan_unaligned_read##size(void *address)                                                                    \
+    {                                                                                                                  \
+        observe(address, size, ACCESS_LOAD, __builtin_return_address(0));                                                        \
+    }                                                                                                                  \
+    void __tsan_unaligned_write##size(void *address)                                                                   \
+    {                                                                                                                  \
+        observe(address, size, ACCESS_STORE, __builtin_return_address(0));                                                        \
+    }
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+
+void __tsan_init(void)
+{
+}
+void __tsan_func_entry(void *caller)
+{
+    (void)caller;
+}
+void __tsan_func_exit(void)
+{
+}
+
+/* Structs of other sizes and whole-array copies: byte by byte would be the truth, in 4-byte steps is what a GPU does. */
+static void observe_range(const char *address, uint64_t bytes, int is_store, const void *pc)
+{
+    const int step = bytes % 4 == 0 && (uintptr_t)address % 4 == 0 ? 4 : 1;
+    for (uint64_t i = 0; i < bytes; i += (uint64_t)step) observe(address + i, step, is_store ? ACCESS_STORE : ACCESS_LOAD, pc);
+}
+void __tsan_read_range(void *address, uint64_t bytes)
+{
+    observe_range(address, bytes, 0, __builtin_return_address(0));
+}
+void __tsan_write_range(void *address, uint64_t bytes)
+{
+    observe_range(address, bytes, 1, __builtin_return_address(0));
+}
+void *__tsan_memcpy(void *to, const void *from, size_t bytes) /* clang's */
+{
+    observe_range(from, bytes, 0, __builtin_return_address(0));
+    observe_range(to, bytes, 1, __builtin_return_address(0));
+    return memcpy(to, from, bytes);
+}
+void *__tsan_memset(void *to, int value, size_t bytes)
+{
+    observe_range(to, bytes, 1, __builtin_return_address(0));
+    return memset(to, value, bytes);
+}

@@ -1,0 +1,121 @@
+/* What the executor's own files share.
+ *   executor.c  runs blocks: fibres, barriers, shuffles, and what happens when threads do not meet
+ *   warp.c      the warp's matrix and copy instructions
+ *   memory.c    device memory, and which array an address belongs to
+ *   observer.c  every load and store of a kernel: checked at once, counted by warp instruction
+ *   banks.c     how many sectors and wavefronts a warp instruction costs
+ *   report.c    errors, and source lines of code addresses */
+#ifndef SIMT_H
+#define SIMT_H
+
+#include "fibre.h"
+#include <stdint.h>
+
+enum { LANES = 32, MAX_WARPS = 32, MAX_THREADS = LANES * MAX_WARPS };
+enum { SHARED_LIMIT = 227 * 1024 }; /* bytes a block may ask for: the limit of compute capability 9.0 */
+enum { SHARED_GUARD = 64 * 1024 };  /* on either side of shared memory: an index that runs out of it lands here */
+
+typedef enum Meeting { MEET_NONE, MEET_SYNCTHREADS, MEET_SYNCWARP, MEET_SHFL, MEET_LDMATRIX, MEET_MMA } Meeting;
+typedef enum Access { ACCESS_LOAD, ACCESS_STORE, ACCESS_LDMATRIX, ACCESS_ASYNC_LOAD, ACCESS_ASYNC_STORE } Access;
+
+typedef struct AsyncCopy { /* a cp.async that has not landed */
+    char *shared;
+    const char *global; /* NULL: zeros */
+    int group;
+} AsyncCopy;
+
+typedef struct Thread {
+    Fibre fibre;
+    Meeting waits_in; /* where it stands, MEET_NONE while it can run */
+    unsigned mask;    /* of a warp-wide meeting */
+    void *pc;         /* the code address of the call */
+    uint32_t words[10]; /* what it brings to the meeting, then what it takes away */
+    AsyncCopy *copies;  /* in the order that they were started */
+    int copy_count, copy_room, copy_group; /* copy_group: the one that is open */
+} Thread;
+
+typedef struct Warp {
+    unsigned runnable, parked, in_warp, in_block, returned; /* lanes: can go on; let others catch up; wait; done */
+} Warp;
+
+struct Launch;
+struct Observer;
+typedef struct Worker { /* an operating-system thread: runs one block at a time */
+    struct Launch *launch;
+    int64_t block;
+    int warp, lane; /* the thread that runs now */
+    int warps, threads;
+    int returned, in_block;
+    int stopped; /* this block is given up */
+    Fibre scheduler;
+    Warp warp_state[MAX_WARPS];
+    Thread thread[MAX_THREADS];
+    char *stacks;
+    int stacks_made;
+    char *shared; /* SHARED_LIMIT bytes between two guards */
+    struct Observer *observer; /* NULL: this run is not observed */
+} Worker;
+
+typedef struct Launch {
+    const char *kernel_name;
+    void (*call)(void (*)(void), const void *);
+    void (*kernel)(void);
+    const void *params;
+    int64_t blocks, next_block; /* next_block: taken by the workers, atomically */
+    int threads;
+    int64_t shared_bytes;
+    int stop; /* an error ended the launch */
+} Launch;
+
+/* Meetings of a warp: all that its lanes do together.  meet returns 1 to the last lane of mask to arrive, which must
+ * carry the instruction out for all and then release them, and 0 to the others once that has happened. */
+int simt_meet(Meeting meeting, unsigned mask, void *pc);
+void simt_release(unsigned mask);
+
+extern __thread Worker *simt_worker; /* NULL outside of kernels */
+Thread *simt_this_thread(void);
+/* Lets the other lanes of the warp catch up with this one. */
+void simt_park(void);
+/* Gives the block up after an error was reported; does not return. */
+void simt_stop_block(void) __attribute__((noreturn));
+
+/* ---- memory.c ---- */
+typedef struct Allocation {
+    const char *name;
+    char *base;
+    int64_t bytes;
+    unsigned char *written; /* one flag for every 2 bytes: something has been stored there; NULL if not observed */
+} Allocation;
+int simt_observing(void);
+int simt_threads(void);                             /* workers: the cores of this machine */
+int simt_in_arena(const void *address);             /* in the range that device memory is taken from, gaps included */
+Allocation *simt_allocation(const void *address);   /* the array that holds address, or NULL */
+Allocation *simt_nearest_allocation(const void *address);
+
+/* ---- observer.c ---- */
+struct Observer *observer_create(void);
+/* One lane's access of size bytes by the instruction at pc; called before it is carried out. */
+void observe(const void *address, int size, Access access, const void *pc);
+void observer_count(Meeting meeting); /* a warp, or for MEET_SYNCTHREADS a block, has met */
+void observer_block_begin(Worker *worker);
+void observer_warp_quiet(Worker *worker);           /* no lane of the current warp can run: count what it did */
+void observer_block_end(Worker *worker);
+void observer_merge(struct Observer *observer);     /* adds its counts to the totals and frees it */
+
+/* ---- banks.c: addresses of the lanes in mask, size bytes each ---- */
+int global_sectors(const uint64_t address[LANES], unsigned mask, int size);
+int shared_wavefronts(const uint64_t address[LANES], unsigned mask, int size, Access access);
+int shared_wavefronts_least(unsigned mask, int size, const uint64_t address[LANES], Access access);
+
+/* ---- report.c ---- */
+/* "file.cu:12"; a static string.  The innermost line of the kernel file when helpers were inlined into it. */
+const char *report_place(const void *pc);
+int report_same_line(const void *a, const void *b);
+/* One error in a kernel.  key_a and key_b tell causes apart: the same pair is reported once.  Counts it and returns. */
+void report_error(const void *key_a, const void *key_b, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int64_t report_count(void);
+/* "block 3, warp 1, lane 5" of the running thread; a thread-local string */
+const char *report_thread(void);
+const char *report_lane(int warp, int lane);
+
+#endif

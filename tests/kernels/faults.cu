@@ -1,0 +1,179 @@
+/* Small kernels with one fault each, and some without, to see that the executor names what is wrong.
+ * The line of the fault carries a comment FAULT(name); tests/test_executor.py looks the line numbers up.
+ * usage: faults NAME */
+#include "../../common/backend.h"
+#include "../../common/cuda_c.h"
+#include "../../common/ptx.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Params {
+    const float *in; /* [n] */
+    float *out;      /* [n] */
+    const float *never_written; /* [n] */
+    int n;
+} Params;
+KERNEL_PARAMS(Params)
+
+enum { N = 64 };
+
+__global__ void right(const Params p) /* no fault: everything a kernel may do at once */
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    shared[t] = p.in[blockIdx.x * N + t];
+    __syncthreads();
+    float x = shared[N - 1 - t];
+    if (t < 32) {
+        x += __shfl_xor_sync(FULL_WARP, x, 1);
+        __syncwarp();
+    }
+    if (t % 32 < 16) x = __shfl_sync(0x0000ffffu, x, 3);
+    else x = __shfl_sync(0xffff0000u, x, 20);
+    __syncthreads();
+    p.out[blockIdx.x * N + t] = x;
+}
+
+__global__ void load_past_end(const Params p)
+{
+    const int t = threadIdx.x;
+    p.out[t] = p.in[t + 1 + (p.n - N)]; /* FAULT(load_past_end) */
+}
+
+__global__ void store_before_start(const Params p)
+{
+    const int t = threadIdx.x;
+    p.out[t - 1] = p.in[t]; /* FAULT(store_before_start) */
+}
+
+__global__ void offset_overflow(const Params p)
+{
+    const int t = threadIdx.x;
+    const int stride = 1 << 30;
+    p.out[t] = p.in[(int)(unsigned)(t * 2u * (unsigned)stride)]; /* FAULT(offset_overflow) */
+}
+
+__global__ void uninitialised(const Params p)
+{
+    const int t = threadIdx.x;
+    p.out[t] = p.never_written[t]; /* FAULT(uninitialised) */
+}
+
+__global__ void shared_past_end(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    shared[t + 1] = p.in[t]; /* FAULT(shared_past_end) */
+    __syncthreads();
+    p.out[t] = shared[t];
+}
+
+__global__ void misaligned(const Params p)
+{
+    const int t = threadIdx.x;
+    const uint4 v = LOAD16(p.in + 1 + t / 8); /* FAULT(misaligned) */
+    p.out[t] = (float)v.x;
+}
+
+__global__ void barrier_not_reached(const Params p)
+{
+    const int t = threadIdx.x;
+    if (t >= 32) return;
+    __syncthreads(); /* FAULT(barrier_not_reached) */
+    p.out[t] = 1;
+}
+
+__global__ void two_barriers(const Params p)
+{
+    const int t = threadIdx.x;
+    if (t < 32) {
+        __syncthreads(); /* FAULT(two_barriers) */
+        p.out[t] = 1;
+    } else {
+        p.out[t] = 2;
+        __syncthreads(); /* OTHER(two_barriers) */
+    }
+}
+
+__global__ void barrier_against_shuffle(const Params p)
+{
+    const int t = threadIdx.x;
+    float x = p.in[t];
+    if (t % 2) __syncthreads(); /* FAULT(barrier_against_shuffle) */
+    else x = __shfl_sync(FULL_WARP, x, 0); /* OTHER(barrier_against_shuffle) */
+    p.out[t] = x;
+}
+
+__global__ void two_shuffles(const Params p)
+{
+    const int t = threadIdx.x;
+    float x = p.in[t];
+    if (t % 2) x = __shfl_sync(FULL_WARP, x, 0); /* FAULT(two_shuffles) */
+    else x = __shfl_xor_sync(FULL_WARP, x, 1); /* OTHER(two_shuffles) */
+    p.out[t] = x;
+}
+
+__global__ void lane_not_in_mask(const Params p)
+{
+    const int t = threadIdx.x;
+    p.out[t] = __shfl_sync(0x0000ffffu, p.in[t], 0); /* FAULT(lane_not_in_mask) */
+}
+
+__global__ void source_not_in_mask(const Params p)
+{
+    const int t = threadIdx.x;
+    float x = p.in[t];
+    if (t % 32 < 16) x = __shfl_sync(0x0000ffffu, x, 16 + t); /* FAULT(source_not_in_mask) */
+    p.out[t] = x;
+}
+
+__global__ void absent_lane(const Params p)
+{
+    const int t = threadIdx.x;
+    if (t == 7) return;
+    p.out[t] = __shfl_sync(FULL_WARP, p.in[t], 0); /* FAULT(absent_lane) */
+}
+
+#define TRY(kernel)                                                                                                    \
+    if (!strcmp(name, #kernel)) LAUNCH(kernel, blocks, N, N * sizeof(float), p)
+
+int main(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "";
+    const int blocks = 3;
+    float in[3 * N], out[3 * N];
+    Params p;
+    backend_init(1);
+    for (int i = 0; i < 3 * N; i++) in[i] = (float)i;
+    p.n = 3 * N;
+    float *device_in = (float *)backend_alloc(sizeof in, "in"), *device_out = (float *)backend_alloc(sizeof out, "out");
+    backend_upload(device_in, in, sizeof in);
+    p.in = device_in;
+    p.out = device_out;
+    p.never_written = (float *)backend_alloc(sizeof in, "never_written");
+    TRY(right);
+    TRY(load_past_end);
+    TRY(store_before_start);
+    TRY(offset_overflow);
+    TRY(uninitialised);
+    TRY(shared_past_end);
+    TRY(misaligned);
+    TRY(barrier_not_reached);
+    TRY(two_barriers);
+    TRY(barrier_against_shuffle);
+    TRY(two_shuffles);
+    TRY(lane_not_in_mask);
+    TRY(source_not_in_mask);
+    TRY(absent_lane);
+    backend_synchronize();
+    const Counters c = backend_counters();
+    if (c.errors) return 1;
+    backend_download(out, device_out, sizeof out);
+    printf("loads %lld requests %lld sectors %lld bytes, stores %lld requests %lld sectors %lld bytes\n",
+           (long long)c.load_requests, (long long)c.load_sectors, (long long)c.load_bytes, (long long)c.store_requests,
+           (long long)c.store_sectors, (long long)c.store_bytes);
+    for (int i = 0; i < 3 * N; i++) printf("%g%c", (double)out[i], i % N == N - 1 ? '\n' : ' ');
+    return 0;
+}
