@@ -1,0 +1,189 @@
+/* step04_pipelined: the next tile is on its way from global to shared memory while this one is computed.
+ * Changes from step03: copies are cp.async, started ahead and waited for where their data is needed.
+ *     STAGES = 2  two buffers; K and V of the next tile fly under all the work on this one; one barrier a tile
+ *     STAGES = 1  one buffer each; V flies under Q K^T, the next K under softmax and P V; two barriers a tile
+ * Removes: the time in which all threads wait for a copy.
+ * Still slow: scalar multiply-adds (step05).
+ * Limits: D <= HEAD_DIM in multiples of 8; any lengths; 2 * STAGES tiles fit into shared memory; sm_80 or newer.
+ *
+ * cp_async_wait() waits for the calling thread's own copies only, so a barrier follows it.  The same barrier is what
+ * allows a buffer to be overwritten: a warp comes to it when it has read what it needed.
+ *
+ * Who owns what is as in step02, the swizzle as in step03.
+ *
+ * make run-step04        make diff-step04        make compare */
+#include "../common/attention.h"
+#include "../common/ptx.h"
+
+enum { BLOCK_M = 16 * ROW_TILES * WARPS, THREADS = WARP_SIZE * WARPS };
+enum { CHUNKS = HEAD_DIM / 8 }; /* a chunk: 8 elements, 16 bytes, the widest access; o has as many column pieces */
+enum { TILE = BLOCK_N * HEAD_DIM }; /* elements of a tile of K or V */
+static_assert(STAGES == 1 || STAGES == 2, "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)");
+static_assert(BLOCK_N % 8 == 0 && HEAD_DIM % 8 == 0, "S and O are made of pieces of 8 columns");
+
+/* Chunk of one row of q, k or v [rows, D] in global memory; zeros where there is none. */
+static __device__ inline uint4 load_chunk(const element_t *x, int64_t row_stride, int row, int rows, int chunk, int d)
+{
+    const uint4 zero = {0, 0, 0, 0};
+    return row < rows && 8 * chunk < d ? LOAD16(x + row * row_stride + 8 * chunk) : zero;
+}
+
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Rows shorter than a line of the
+ * banks (HEAD_DIM not a multiple of 64) share it in pairs: there the row's upper bits choose among 4 places. */
+static __device__ inline int swizzle(int row, int chunk)
+{
+    const int place = HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
+    return row * HEAD_DIM + 8 * place;
+}
+
+/* All threads of the block start to bring rows [first_row, first_row + tile_rows) of x into shared memory; what does
+ * not exist becomes zeros (a copy of 0 bytes, whose address is not read but must be a legal one). */
+static __device__ inline void copy_tile(element_t *smem, const element_t *x, int64_t row_stride, int first_row,
+                                        int tile_rows, int rows, int d)
+{
+    for (int i = threadIdx.x; i < tile_rows * CHUNKS; i += THREADS) {
+        const int row = i / CHUNKS, chunk = i % CHUNKS;
+        const int exists = first_row + row < rows && 8 * chunk < d;
+        cp_async16(smem + swizzle(row, chunk), exists ? x + (first_row + row) * row_stride + 8 * chunk : x,
+                   exists ? 16 : 0);
+    }
+}
+
+__global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
+{
+    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+    const int row_blocks = (p.seq_q + BLOCK_M - 1) / BLOCK_M, block = (int)blockIdx.x;
+    const int head = block / row_blocks % p.heads, batch = block / row_blocks / p.heads;
+    const int first_row = block % row_blocks * BLOCK_M + 16 * ROW_TILES * warp + lane / 4; /* this lane's first row */
+    const element_t *q = p.q + batch * p.q_stride.batch + head * p.q_stride.head;          /* [seq_q, D] */
+    const element_t *k = p.k + batch * p.k_stride.batch + head * p.k_stride.head;          /* [seq_kv, D] */
+    const element_t *v = p.v + batch * p.v_stride.batch + head * p.v_stride.head;          /* [seq_kv, D] */
+    SHARED(element_t, smem);
+
+    copy_tile(smem, k, p.k_stride.row, 0, BLOCK_N, p.seq_kv, p.head_dim);
+    if (STAGES == 2) copy_tile(smem + TILE, v, p.v_stride.row, 0, BLOCK_N, p.seq_kv, p.head_dim);
+    cp_async_commit();
+
+    float o[ROW_TILES][CHUNKS][4] = {{{0}}};
+    float row_max[ROW_TILES][2], row_sum[ROW_TILES][2];
+    UNROLL for (int t = 0; t < ROW_TILES; t++)
+        UNROLL for (int half = 0; half < 2; half++) row_max[t][half] = -INFINITY, row_sum[t][half] = 0;
+
+    for (int first_key = 0; first_key < p.seq_kv; first_key += BLOCK_N) {
+        const int next_key = first_key + BLOCK_N, buffer = first_key / BLOCK_N % STAGES;
+        element_t *k_smem = smem + 2 * TILE * buffer, *v_smem = k_smem + TILE; /* [BLOCK_N, HEAD_DIM] each, swizzled */
+        element_t *k_next = smem + 2 * TILE * (STAGES - 1 - buffer), *v_next = k_next + TILE;
+        cp_async_wait(0); /* this thread's part of the tile (STAGES 1: of K) has landed ... */
+        __syncthreads();  /* ... and everybody's; and every warp has read the tile before */
+        if (STAGES == 1)
+            copy_tile(v_smem, v, p.v_stride.row, first_key, BLOCK_N, p.seq_kv, p.head_dim);
+        else if (next_key < p.seq_kv) {
+            copy_tile(k_next, k, p.k_stride.row, next_key, BLOCK_N, p.seq_kv, p.head_dim);
+            copy_tile(v_next, v, p.v_stride.row, next_key, BLOCK_N, p.seq_kv, p.head_dim);
+        }
+        cp_async_commit();
+
+        /* S = Q K^T: each lane computes the scores that it owns */
+        float s[ROW_TILES][BLOCK_N / 8][4] = {{{0}}};
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            float q_frag[ROW_TILES][2][8];
+            UNROLL for (int t = 0; t < ROW_TILES; t++)
+                UNROLL for (int half = 0; half < 2; half++)
+                    unpack16(load_chunk(q, p.q_stride.row, first_row + 16 * t + 8 * half, p.seq_q, chunk, p.head_dim),
+                             q_frag[t][half]);
+            UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                UNROLL for (int c = 0; c < 2; c++) {
+                    float k_frag[8];
+                    unpack16(LOAD16(k_smem + swizzle(8 * j + 2 * (lane % 4) + c, chunk)), k_frag);
+                    UNROLL for (int t = 0; t < ROW_TILES; t++)
+                        UNROLL for (int half = 0; half < 2; half++)
+                            UNROLL for (int d = 0; d < 8; d++)
+                                s[t][j][2 * half + c] += q_frag[t][half][d] * k_frag[d];
+                }
+        }
+
+        if (STAGES == 1) {
+            cp_async_wait(0); /* this thread's part of V has landed ... */
+            __syncthreads();  /* ... and everybody's; and every warp has read K */
+            if (next_key < p.seq_kv) copy_tile(k_next, k, p.k_stride.row, next_key, BLOCK_N, p.seq_kv, p.head_dim);
+            cp_async_commit();
+        }
+
+        /* Keys past the end scored 0, which is a score like any other: they must weigh nothing. */
+        if (first_key + BLOCK_N > p.seq_kv)
+            UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                UNROLL for (int c = 0; c < 2; c++)
+                    if (first_key + 8 * j + 2 * (lane % 4) + c >= p.seq_kv)
+                        UNROLL for (int t = 0; t < ROW_TILES; t++) s[t][j][c] = s[t][j][2 + c] = -INFINITY;
+
+        /* P = exp(scale * (S - m)), in place; l and o follow the new m */
+        UNROLL for (int t = 0; t < ROW_TILES; t++)
+            UNROLL for (int half = 0; half < 2; half++) {
+                float new_max = row_max[t][half];
+                UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                    new_max = fmaxf(new_max, fmaxf(s[t][j][2 * half], s[t][j][2 * half + 1]));
+                new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 1)); /* the row's other three lanes */
+                new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 2));
+                const float finite_max = new_max == -INFINITY ? 0 : new_max; /* -inf - -inf would be NaN */
+                const float rescale = exp2_approx((row_max[t][half] - finite_max) * p.scale_log2);
+                row_max[t][half] = new_max;
+                row_sum[t][half] *= rescale; /* of this lane's columns; the four lanes are added up at the end */
+                UNROLL for (int n = 0; n < CHUNKS; n++)
+                    o[t][n][2 * half] *= rescale, o[t][n][2 * half + 1] *= rescale;
+                UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                    UNROLL for (int c = 0; c < 2; c++) {
+                        s[t][j][2 * half + c] = exp2_approx((s[t][j][2 * half + c] - finite_max) * p.scale_log2);
+                        row_sum[t][half] += s[t][j][2 * half + c];
+                    }
+            }
+
+        /* O += P V: a row of P is spread over four lanes; each hands its columns round */
+        UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+            UNROLL for (int c = 0; c < 2; c++)
+                for (int source = 0; source < 4; source++) { /* lane of the group that owns this key's column */
+                    const int key = 8 * j + 2 * source + c; /* within the tile */
+                    float p_frag[ROW_TILES][2];
+                    UNROLL for (int t = 0; t < ROW_TILES; t++)
+                        UNROLL for (int half = 0; half < 2; half++)
+                            p_frag[t][half] = __shfl_sync(FULL_WARP, s[t][j][2 * half + c], lane / 4 * 4 + source);
+                    UNROLL for (int n = 0; n < CHUNKS; n++) {
+                        const float2 v_frag = unpack4(LOAD4(v_smem + swizzle(key, n) + 2 * (lane % 4)));
+                        UNROLL for (int t = 0; t < ROW_TILES; t++)
+                            UNROLL for (int half = 0; half < 2; half++) {
+                                o[t][n][2 * half] += p_frag[t][half] * v_frag.x;
+                                o[t][n][2 * half + 1] += p_frag[t][half] * v_frag.y;
+                            }
+                    }
+                }
+    }
+
+    /* O = o / l and LSE = scale * m + ln l; a row without a key has l = 0 */
+    element_t *out = p.o + batch * p.o_stride.batch + head * p.o_stride.head; /* [seq_q, D] */
+    float *lse = p.lse + batch * p.lse_stride.batch + head * p.lse_stride.head; /* [seq_q] */
+    UNROLL for (int t = 0; t < ROW_TILES; t++)
+        UNROLL for (int half = 0; half < 2; half++) {
+            float sum = row_sum[t][half];
+            sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+            sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+            const float inverse = sum == 0 ? 0 : 1 / sum;
+            const int row = first_row + 16 * t + 8 * half;
+            if (row >= p.seq_q) continue;
+            UNROLL for (int n = 0; n < CHUNKS; n++)
+                if (8 * n < p.head_dim)
+                    STORE4(out + row * p.o_stride.row + 8 * n + 2 * (lane % 4),
+                           pack4(o[t][n][2 * half] * inverse, o[t][n][2 * half + 1] * inverse));
+            if (lane % 4 == 0) lse[row] = sum == 0 ? -INFINITY : row_max[t][half] * p.scale + logf(sum);
+        }
+}
+
+static void launch(const AttentionParams *p)
+{
+    const int64_t row_blocks = ((int64_t)p->seq_q + BLOCK_M - 1) / BLOCK_M;
+    const int64_t smem_bytes = 2 * STAGES * TILE * (int64_t)sizeof(element_t);
+    LAUNCH(flash_fwd, row_blocks * p->heads * p->batch, THREADS, smem_bytes, *p);
+}
+
+int main(int argc, char **argv)
+{
+    return attention_main(argc, argv, "step04_pipelined", NULL, launch);
+}

@@ -1,0 +1,191 @@
+/* step05_mma_ldmatrix: both products run on the tensor cores.
+ * Changes from step04: S = Q K^T and O += P V are mma.sync.m16n8k16, fed by ldmatrix; O leaves through shared memory.
+ *     A operand 16 x 16: Q's rows, and P: the accumulators of S, rounded to 16 bits, are already in the right lanes
+ *     B operand 16 x 8:  K as it lies (B is indexed [key][d]); V through the transposing ldmatrix ([key][d] -> [d][key])
+ * Removes: the scalar multiply-adds, 2 per score and dimension, and the shuffles that handed P round.
+ * Still missing: masks, other places for K and V (step06).
+ * Limits: D <= HEAD_DIM in multiples of 8; any lengths; the Q tile and 2 * STAGES tiles fit into shared memory.
+ *
+ * Who owns what is as in step02: it was this instruction's accumulator layout all along.
+ *
+ * make run-step05        make diff-step05        make compare */
+#include "../common/attention.h"
+#include "../common/ptx.h"
+
+enum { BLOCK_M = 16 * ROW_TILES * WARPS, THREADS = WARP_SIZE * WARPS };
+enum { CHUNKS = HEAD_DIM / 8 }; /* a chunk: 8 elements, 16 bytes, the widest access; o has as many column pieces */
+enum { TILE = BLOCK_N * HEAD_DIM }; /* elements of a tile of K or V */
+/* Q's fragments stay in registers where there is room for them; else they are read again for each tile. */
+enum { Q_IN_REGISTERS = ROW_TILES * HEAD_DIM <= 128 };
+static_assert(STAGES == 1 || STAGES == 2, "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)");
+static_assert(BLOCK_N % 16 == 0 && HEAD_DIM % 16 == 0, "the products take 16 keys and 16 dimensions at a time");
+
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Rows shorter than a line of the
+ * banks (HEAD_DIM not a multiple of 64) share it in pairs: there the row's upper bits choose among 4 places. */
+static __device__ inline int swizzle(int row, int chunk)
+{
+    const int place = HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
+    return row * HEAD_DIM + 8 * place;
+}
+
+/* All threads of the block start to bring rows [first_row, first_row + tile_rows) of x into shared memory; what does
+ * not exist becomes zeros (a copy of 0 bytes, whose address is not read but must be a legal one). */
+static __device__ inline void copy_tile(element_t *smem, const element_t *x, int64_t row_stride, int first_row,
+                                        int tile_rows, int rows, int d)
+{
+    for (int i = threadIdx.x; i < tile_rows * CHUNKS; i += THREADS) {
+        const int row = i / CHUNKS, chunk = i % CHUNKS;
+        const int exists = first_row + row < rows && 8 * chunk < d;
+        cp_async16(smem + swizzle(row, chunk), exists ? x + (first_row + row) * row_stride + 8 * chunk : x,
+                   exists ? 16 : 0);
+    }
+}
+
+/* The A operand of one mma: rows row .. row + 15 of the Q tile, dimensions 16 * step .. + 15. */
+static __device__ inline uint4 load_q(const element_t *q_smem, int row, int step, int lane)
+{
+    return ldmatrix_x4(q_smem + swizzle(row + lane % 16, 2 * step + lane / 16));
+}
+
+__global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
+{
+    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+    const int row_blocks = (p.seq_q + BLOCK_M - 1) / BLOCK_M, block = (int)blockIdx.x;
+    const int head = block / row_blocks % p.heads, batch = block / row_blocks / p.heads;
+    const int first_row = block % row_blocks * BLOCK_M + 16 * ROW_TILES * warp + lane / 4; /* this lane's first row */
+    const element_t *q = p.q + batch * p.q_stride.batch + head * p.q_stride.head;          /* [seq_q, D] */
+    const element_t *k = p.k + batch * p.k_stride.batch + head * p.k_stride.head;          /* [seq_kv, D] */
+    const element_t *v = p.v + batch * p.v_stride.batch + head * p.v_stride.head;          /* [seq_kv, D] */
+    SHARED(element_t, smem);
+    element_t *q_smem = smem + 2 * STAGES * TILE; /* [BLOCK_M, HEAD_DIM], swizzled */
+    const int warp_row = 16 * ROW_TILES * warp;   /* this warp's first row in it */
+
+    copy_tile(q_smem, q, p.q_stride.row, block % row_blocks * BLOCK_M, BLOCK_M, p.seq_q, p.head_dim);
+    copy_tile(smem, k, p.k_stride.row, 0, BLOCK_N, p.seq_kv, p.head_dim);
+    if (STAGES == 2) copy_tile(smem + TILE, v, p.v_stride.row, 0, BLOCK_N, p.seq_kv, p.head_dim);
+    cp_async_commit();
+
+    uint4 q_frag[ROW_TILES][HEAD_DIM / 16];
+    float o[ROW_TILES][CHUNKS][4] = {{{0}}};
+    float row_max[ROW_TILES][2], row_sum[ROW_TILES][2];
+    UNROLL for (int t = 0; t < ROW_TILES; t++)
+        UNROLL for (int half = 0; half < 2; half++) row_max[t][half] = -INFINITY, row_sum[t][half] = 0;
+
+    for (int first_key = 0; first_key < p.seq_kv; first_key += BLOCK_N) {
+        const int next_key = first_key + BLOCK_N, buffer = first_key / BLOCK_N % STAGES;
+        element_t *k_smem = smem + 2 * TILE * buffer, *v_smem = k_smem + TILE; /* [BLOCK_N, HEAD_DIM] each, swizzled */
+        element_t *k_next = smem + 2 * TILE * (STAGES - 1 - buffer), *v_next = k_next + TILE;
+        cp_async_wait(0); /* this thread's part of the tile (STAGES 1: of K) has landed ... */
+        __syncthreads();  /* ... and everybody's; and every warp has read the tile before */
+        if (STAGES == 1)
+            copy_tile(v_smem, v, p.v_stride.row, first_key, BLOCK_N, p.seq_kv, p.head_dim);
+        else if (next_key < p.seq_kv) {
+            copy_tile(k_next, k, p.k_stride.row, next_key, BLOCK_N, p.seq_kv, p.head_dim);
+            copy_tile(v_next, v, p.v_stride.row, next_key, BLOCK_N, p.seq_kv, p.head_dim);
+        }
+        cp_async_commit();
+
+        /* S = Q K^T: 16 dimensions a step */
+        float s[ROW_TILES][BLOCK_N / 8][4] = {{{0}}};
+        UNROLL for (int step = 0; step < HEAD_DIM / 16; step++) {
+            UNROLL for (int t = 0; t < ROW_TILES; t++)
+                if (!Q_IN_REGISTERS || first_key == 0) q_frag[t][step] = load_q(q_smem, warp_row + 16 * t, step, lane);
+            UNROLL for (int j = 0; j < BLOCK_N / 8; j += 2) { /* 16 keys: the B operands of two mma */
+                const uint4 k_frag =
+                    ldmatrix_x4(k_smem + swizzle(8 * j + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+                UNROLL for (int t = 0; t < ROW_TILES; t++) {
+                    mma_m16n8k16(s[t][j], q_frag[t][step], k_frag.x, k_frag.y);
+                    mma_m16n8k16(s[t][j + 1], q_frag[t][step], k_frag.z, k_frag.w);
+                }
+            }
+        }
+
+        if (STAGES == 1) {
+            cp_async_wait(0); /* this thread's part of V has landed ... */
+            __syncthreads();  /* ... and everybody's; and every warp has read K */
+            if (next_key < p.seq_kv) copy_tile(k_next, k, p.k_stride.row, next_key, BLOCK_N, p.seq_kv, p.head_dim);
+            cp_async_commit();
+        }
+
+        /* Keys past the end scored 0, which is a score like any other: they must weigh nothing. */
+        if (first_key + BLOCK_N > p.seq_kv)
+            UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                UNROLL for (int c = 0; c < 2; c++)
+                    if (first_key + 8 * j + 2 * (lane % 4) + c >= p.seq_kv)
+                        UNROLL for (int t = 0; t < ROW_TILES; t++) s[t][j][c] = s[t][j][2 + c] = -INFINITY;
+
+        /* P = exp(scale * (S - m)), in place; l and o follow the new m */
+        UNROLL for (int t = 0; t < ROW_TILES; t++)
+            UNROLL for (int half = 0; half < 2; half++) {
+                float new_max = row_max[t][half];
+                UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                    new_max = fmaxf(new_max, fmaxf(s[t][j][2 * half], s[t][j][2 * half + 1]));
+                new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 1)); /* the row's other three lanes */
+                new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 2));
+                const float finite_max = new_max == -INFINITY ? 0 : new_max; /* -inf - -inf would be NaN */
+                const float rescale = exp2_approx((row_max[t][half] - finite_max) * p.scale_log2);
+                row_max[t][half] = new_max;
+                row_sum[t][half] *= rescale; /* of this lane's columns; the four lanes are added up at the end */
+                UNROLL for (int n = 0; n < CHUNKS; n++)
+                    o[t][n][2 * half] *= rescale, o[t][n][2 * half + 1] *= rescale;
+                UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                    UNROLL for (int c = 0; c < 2; c++) {
+                        s[t][j][2 * half + c] = exp2_approx((s[t][j][2 * half + c] - finite_max) * p.scale_log2);
+                        row_sum[t][half] += s[t][j][2 * half + c];
+                    }
+            }
+
+        /* O += P V: 16 keys a step; two accumulator pieces of S, side by side, are the A operand as they are */
+        UNROLL for (int step = 0; step < BLOCK_N / 16; step++) {
+            uint4 p_frag[ROW_TILES];
+            UNROLL for (int t = 0; t < ROW_TILES; t++) {
+                const float *left = s[t][2 * step], *right = s[t][2 * step + 1];
+                p_frag[t].x = pack4(left[0], left[1]), p_frag[t].y = pack4(left[2], left[3]);
+                p_frag[t].z = pack4(right[0], right[1]), p_frag[t].w = pack4(right[2], right[3]);
+            }
+            UNROLL for (int n = 0; n < CHUNKS; n += 2) {
+                const uint4 v_frag = ldmatrix_x4_trans(v_smem + swizzle(16 * step + lane % 16, n + lane / 16));
+                UNROLL for (int t = 0; t < ROW_TILES; t++) {
+                    mma_m16n8k16(o[t][n], p_frag[t], v_frag.x, v_frag.y);
+                    mma_m16n8k16(o[t][n + 1], p_frag[t], v_frag.z, v_frag.w);
+                }
+            }
+        }
+    }
+
+    /* O = o / l and LSE = scale * m + ln l; a row without a key has l = 0.  O goes where this warp's
+     * rows of Q were, so that it can leave in 16-byte stores; no other warp touches those rows. */
+    __syncwarp();
+    element_t *out = p.o + batch * p.o_stride.batch + head * p.o_stride.head; /* [seq_q, D] */
+    float *lse = p.lse + batch * p.lse_stride.batch + head * p.lse_stride.head; /* [seq_q] */
+    UNROLL for (int t = 0; t < ROW_TILES; t++)
+        UNROLL for (int half = 0; half < 2; half++) {
+            float sum = row_sum[t][half];
+            sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+            sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+            const float inverse = sum == 0 ? 0 : 1 / sum;
+            const int row = first_row + 16 * t + 8 * half;
+            UNROLL for (int n = 0; n < CHUNKS; n++)
+                STORE4(q_smem + swizzle(warp_row + lane / 4 + 16 * t + 8 * half, n) + 2 * (lane % 4),
+                       pack4(o[t][n][2 * half] * inverse, o[t][n][2 * half + 1] * inverse));
+            if (row < p.seq_q && lane % 4 == 0) lse[row] = sum == 0 ? -INFINITY : row_max[t][half] * p.scale + logf(sum);
+        }
+    __syncwarp(); /* the rows are complete */
+    for (int i = lane; i < 16 * ROW_TILES * CHUNKS; i += WARP_SIZE) {
+        const int tile_row = warp_row + i / CHUNKS, chunk = i % CHUNKS, row = block % row_blocks * BLOCK_M + tile_row;
+        if (row < p.seq_q && 8 * chunk < p.head_dim)
+            STORE16(out + row * p.o_stride.row + 8 * chunk, LOAD16(q_smem + swizzle(tile_row, chunk)));
+    }
+}
+
+static void launch(const AttentionParams *p)
+{
+    const int64_t row_blocks = ((int64_t)p->seq_q + BLOCK_M - 1) / BLOCK_M;
+    const int64_t smem_bytes = (2 * STAGES * TILE + BLOCK_M * HEAD_DIM) * (int64_t)sizeof(element_t);
+    LAUNCH(flash_fwd, row_blocks * p->heads * p->batch, THREADS, smem_bytes, *p);
+}
+
+int main(int argc, char **argv)
+{
+    return attention_main(argc, argv, "step05_mma_ldmatrix", NULL, launch);
+}
