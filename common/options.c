@@ -1,0 +1,233 @@
+/* The command line.  An option is one row of the table below: it is parsed, refused and listed by --help from there. */
+#include "options.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef enum Kind {
+    HEADING, /* a line of --help */
+    HELP,    /* --help itself */
+    FLAG,    /* no value; int */
+    COUNT,   /* 1 to INT_MAX; int */
+    SIZE,    /* a COUNT that describes generated input: refused beside --q --k --v */
+    SEED,    /* 0 to 2^64 - 1; uint64_t; generated input too */
+    NUMBER,  /* double */
+    INPUT,   /* a file that is read; const char * */
+    OUTPUT   /* a file that is written; const char * */
+} Kind;
+
+typedef struct OptionRow {
+    Kind kind;
+    const char *name, *value; /* value: what --help calls it */
+    size_t offset;            /* in Options */
+    const char *help;
+} OptionRow;
+
+#define AT(member) offsetof(Options, member)
+static const OptionRow rows[] = {
+    {HEADING, "Generated input (normal random numbers; defaults in brackets):", "", 0, ""},
+    {SIZE, "--batch", "N", AT(batch), "batch entries, B (1)"},
+    {SIZE, "--heads", "N", AT(heads), "heads, H (2)"},
+    {SIZE, "--seq-q", "N", AT(seq_q), "query rows, Sq (128)"},
+    {SIZE, "--seq-kv", "N", AT(seq_kv), "keys and values, Skv (as many as query rows)"},
+    {SIZE, "--head-dim", "N", AT(head_dim), "D, a multiple of 8 (the HEAD_DIM of this build)"},
+    {SEED, "--seed", "N", AT(seed), "where the random numbers start (1)"},
+    {HEADING, "Input from files (NumPy .npy, shape [B,H,S,D]; all three):", "", 0, ""},
+    {INPUT, "--q", "FILE", AT(q), "queries; float32 is rounded to the type of this build"},
+    {INPUT, "--k", "FILE", AT(k), "keys"},
+    {INPUT, "--v", "FILE", AT(v), "values"},
+    {HEADING, "The problem:", "", 0, ""},
+    {FLAG, "--bshd", "", AT(bshd), "arrays are [B,S,H,D], input and output"},
+    {NUMBER, "--scale", "X", AT(scale), "factor of the scores, any sign (1/sqrt(D))"},
+    {HEADING, "Results:", "", 0, ""},
+    {OUTPUT, "--out", "FILE", AT(out), "write O, shaped like q (.npy; bf16 as uint16)"},
+    {OUTPUT, "--lse", "FILE", AT(lse), "write LSE, float32 [B,H,Sq] (.npy)"},
+    {OUTPUT, "--json", "FILE", AT(json), "write the report as JSON"},
+    {OUTPUT, "--row", "FILE", AT(row), "append one line of the table that make run prints"},
+    {INPUT, "--previous-out", "FILE", AT(previous_out), "compare O with the --out of the step before"},
+    {INPUT, "--previous-lse", "FILE", AT(previous_lse), "compare LSE with the --lse of the step before"},
+    {HEADING, "How to run:", "", 0, ""},
+    {FLAG, "--no-check", "", AT(no_check), "do not compare with the float64 reference"},
+    {FLAG, "--no-observe", "", AT(no_observe), "CPU: do not count and check memory accesses; faster"},
+    {COUNT, "--bench", "N", AT(bench), "GPU: time N launches once the result is right"},
+    {FLAG, "--no-flush", "", AT(no_flush), "--bench: leave the L2 cache warm between launches"},
+    {HELP, "--help", "", 0, "print this text"},
+};
+enum { ROWS = sizeof rows / sizeof rows[0] };
+
+_Noreturn void refuse(const Step *step, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    for (char *c = text; *c; c++) {
+        if ((unsigned char)*c < ' ') *c = '?'; /* a file name may hold a line break; a refusal is one line */
+    }
+    fprintf(stderr, "%s: %s\n", step->name, text);
+    exit(2);
+}
+
+static void print_help(const char *program, const Step *step)
+{
+    const int number = (int)strcspn(step->name, "_"); /* of "step02_online_softmax": the make target */
+    printf("usage: %s [option ...]\n\n"
+           "%s computes attention, O = softmax(scale * Q K^T) V, for each batch entry and head,\n"
+           "compares O and LSE (the logarithm of each softmax sum) with a float64 reference, and ends in PASS or\n"
+           "FAIL.  Without options it does so on a small random problem, in seconds.\n\n"
+           "This build: %s, head dimensions up to %d.  Others: make %.*s HEAD_DIM=128 DTYPE=%s\n",
+           program, step->name, step->bf16 ? "bf16" : "f16", step->head_dim, number, step->name,
+           step->bf16 ? "f16" : "bf16");
+    for (int i = 0; i < ROWS; i++) {
+        if (rows[i].kind == HEADING) {
+            printf("\n%s\n", rows[i].name);
+            continue;
+        }
+        const int width = printf("  %s %s", rows[i].name, rows[i].value);
+        printf("%*s%s\n", 24 - width, "", rows[i].help);
+    }
+    printf(
+        "\nExit code: 0 right, 1 a wrong result or an error in the kernel, 2 bad input or option, 3 no GPU or a CUDA "
+        "error.\nExample: %s --seq-q 100 --seq-kv 300 --out o.npy\n",
+        program);
+}
+
+/* Digits alone, no sign, not above max: a text that strtoull takes is not yet a number. */
+static int parse_whole(const char *text, uint64_t max, uint64_t *number)
+{
+    if (!*text || text[strspn(text, "0123456789")]) return 0;
+    errno = 0;
+    const unsigned long long parsed = strtoull(text, NULL, 10);
+    if (errno || parsed > max) return 0;
+    *number = parsed;
+    return 1;
+}
+
+static void store_value(const Step *step, const OptionRow *row, const char *value, Options *options)
+{
+    void *member = (char *)options + row->offset;
+    uint64_t whole;
+    char *end;
+    switch (row->kind) {
+    case COUNT:
+    case SIZE:
+        if (!parse_whole(value, INT_MAX, &whole) || whole == 0)
+            refuse(step, "%s '%s': it must be a whole number from 1 to %d", row->name, value, INT_MAX);
+        *(int *)member = (int)whole;
+        break;
+    case SEED:
+        if (!parse_whole(value, UINT64_MAX, &whole))
+            refuse(step, "%s '%s': it must be a whole number from 0 to %llu", row->name, value, ULLONG_MAX);
+        *(uint64_t *)member = whole;
+        break;
+    case NUMBER: { /* the limit leaves room to multiply by log2(e) in float32 */
+        const double number = strtod(value, &end);
+        if (!*value || *end || strchr(" \t\n\v\f\r", *value) || !(fabs(number) <= 1e38))
+            refuse(step, "%s '%s': it must be a finite number such as 0.125, between -1e38 and 1e38", row->name, value);
+        *(double *)member = number;
+        break;
+    }
+    default:
+        if (!*value) refuse(step, "%s: the file name is empty; name a file", row->name);
+        *(const char **)member = value;
+    }
+}
+
+static const char *file_of(const Options *options, const OptionRow *row)
+{
+    return *(const char *const *)((const char *)options + row->offset);
+}
+
+/* What would stop a file from being written, found before the work and not after it. */
+static void check_output(const Step *step, const OptionRow *row, const char *path)
+{
+    struct stat status;
+    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
+        refuse(step, "%s %s: it exists and is no regular file; name another", row->name, path);
+    const char *slash = strrchr(path, '/');
+    char *directory = slash ? strndup(path, (size_t)(slash - path + 1)) : strdup(".");
+    const int known = directory && stat(directory, &status) == 0 && S_ISDIR(status.st_mode);
+    const int writable = known && access(directory, W_OK | X_OK) == 0;
+    free(directory);
+    if (!known) refuse(step, "%s %s: its directory does not exist; make it first", row->name, path);
+    if (!writable) refuse(step, "%s %s: its directory may not be written to; name another", row->name, path);
+}
+
+/* The rules that take more than one option. */
+static void check_together(const Step *step, const Options *options, const int given[ROWS])
+{
+    const int files = !!options->q + !!options->k + !!options->v;
+    if (files != 0 && files != 3) {
+        refuse(step, "%s without %s: --q, --k and --v go together; give all three, or none for generated input",
+               options->q   ? "--q"
+               : options->k ? "--k"
+                            : "--v",
+               !options->q   ? "--q"
+               : !options->k ? "--k"
+                             : "--v");
+    }
+    for (int i = 0; i < ROWS; i++) {
+        if (given[i] && files && (rows[i].kind == SIZE || rows[i].kind == SEED))
+            refuse(step, "%s beside --q: it is for generated input, the files have their own shape; leave it out",
+                   rows[i].name);
+        if (!given[i] || rows[i].kind != OUTPUT) continue;
+        check_output(step, &rows[i], file_of(options, &rows[i]));
+        for (int j = 0; j < i; j++) {
+            if (given[j] && rows[j].kind == OUTPUT && !strcmp(file_of(options, &rows[i]), file_of(options, &rows[j])))
+                refuse(step, "%s and %s both name %s: one would overwrite the other; name two files", rows[j].name,
+                       rows[i].name, file_of(options, &rows[i]));
+        }
+    }
+    if (options->no_flush && !options->bench)
+        refuse(step, "--no-flush without --bench: it says how to time; add --bench N");
+    if (options->no_check && (options->previous_out || options->previous_lse))
+        refuse(step, "%s beside --no-check: the bound of a comparison comes from the check; leave --no-check out",
+               options->previous_out ? "--previous-out" : "--previous-lse");
+}
+
+int parse_options(int argc, char **argv, const Step *step, Options *options)
+{
+    int given[ROWS] = {0};
+    memset(options, 0, sizeof *options);
+    options->scale = NAN;
+    options->seed = 1;
+    for (int a = 1; a < argc; a++) {
+        const char *text = strcmp(argv[a], "-h") ? argv[a] : "--help", *equals = strchr(text, '=');
+        const size_t length = equals ? (size_t)(equals - text) : strlen(text);
+        if (strncmp(text, "--", 2)) refuse(step, "'%s': it belongs to no option; --help lists what can be given", text);
+        int i = 0;
+        while (i < ROWS &&
+               (rows[i].kind == HEADING || strlen(rows[i].name) != length || strncmp(rows[i].name, text, length)))
+            i++;
+        if (i == ROWS) refuse(step, "'%.*s' is no option of this step; --help lists them", (int)length, text);
+        if (given[i]) refuse(step, "%s is given twice; give it once", rows[i].name);
+        given[i] = 1;
+        if (rows[i].kind == HELP || rows[i].kind == FLAG) {
+            if (equals) refuse(step, "'%s': %s takes no value; write it alone", text, rows[i].name);
+            if (rows[i].kind == FLAG) {
+                *(int *)((char *)options + rows[i].offset) = 1;
+                continue;
+            }
+            print_help(argv[0], step);
+            return 1;
+        }
+        const char *value = equals ? equals + 1 : a + 1 < argc ? argv[++a] : NULL;
+        if (!value || (!equals && !strncmp(value, "--", 2)))
+            refuse(step, "%s has no value; write %s %s", rows[i].name, rows[i].name, rows[i].value);
+        store_value(step, &rows[i], value, options);
+    }
+    check_together(step, options, given);
+    if (!options->batch) options->batch = 1;
+    if (!options->heads) options->heads = 2;
+    if (!options->seq_q) options->seq_q = 128;
+    if (!options->seq_kv) options->seq_kv = options->seq_q;
+    if (!options->head_dim) options->head_dim = step->head_dim;
+    return 0;
+}
