@@ -13,7 +13,7 @@ DTYPE     ?= f16
 ARGS      ?=
 NVCC      ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 ifeq ($(origin CC),default)
-CC := $(firstword $(shell command -v gcc) cc)
+CC := $(if $(shell command -v gcc),gcc,cc)
 endif
 HAVE_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 ifneq ($(filter-out 0,$(HAVE_GPU)),)
@@ -62,7 +62,7 @@ COMMON = $(patsubst common/%.c,$(OUT)/obj/%.o,$(wildcard common/main.c common/op
 binary = $(OUT)/$1$(SUFFIX)
 all_binaries = $(foreach s,$(STEPS),$(call binary,$s))
 
-.PHONY: help all run compare test clean compile-commands ladder FORCE $(foreach s,$(STEPS),$(call short,$s))
+.PHONY: help all run compare test check-gpu clean compile-commands ladder FORCE $(foreach s,$(STEPS),$(call short,$s))
 .SECONDARY:
 
 help:
@@ -72,6 +72,7 @@ help:
 	@echo 'make compare           each step against the reference and against the step before it'
 	@echo 'make diff-stepNN       what changed from the step before'
 	@echo 'make test              the tests (sets up a Python environment by itself)'
+	@echo 'make check-gpu         every step under the four tools of compute-sanitizer (needs a GPU)'
 	@echo 'make clean             remove build/'
 	@echo 'settings: HEAD_DIM=$(HEAD_DIM) BLOCK_N=$(BLOCK_N) WARPS=$(WARPS) ROW_TILES=$(ROW_TILES) STAGES=$(STAGES) DTYPE=$(DTYPE) BACKEND=$(BACKEND) ARCH=$(ARCH) CC=$(CC)'
 
@@ -146,6 +147,11 @@ PYTHON = $(shell python3 -c 'import numpy, pytest, hypothesis' 2>/dev/null && ec
 	@touch $@
 test: $(filter .venv%,$(PYTHON))
 	BACKEND=$(BACKEND) CC='$(CC)' $(PYTHON) -m pytest -q tests $(ARGS)
+SANITIZE = compute-sanitizer --error-exitcode 1 --print-limit 3
+check-gpu: all
+	@for tool in memcheck racecheck initcheck synccheck; do for program in $(all_binaries); do \
+	$(SANITIZE) --tool $$tool $$program --heads 2 --seq-q 65 --seq-kv 65 >build/sanitizer.log 2>&1 \
+	&& grep -q PASS build/sanitizer.log || { cat build/sanitizer.log; exit 1; }; echo "$$tool $$program: clean"; done; done
 compile-commands:
 	@{ echo '['; for f in common/*.c common/$(if $(filter cpu,$(BACKEND)),simt,cuda)/*.c $(STEPS:%=%/attention.cu); do \
 	echo "$$comma{\"directory\": \"$(CURDIR)\", \"file\": \"$$f\", \"command\": \"$(CC) -x c $(HOST_FLAGS) $(SETTINGS) -c $$f\"}"; \

@@ -1,0 +1,136 @@
+"""Measurements on a GPU machine, written to docs/results/ with card, driver, toolkit and date.
+
+    python3 common/measure.py ladder   every step's time at B = 4, H = 16, S = 4096, and FlashAttention-2 in PyTorch
+    python3 common/measure.py ulp      how far the outputs of the two backends are apart
+
+Needs NumPy; PyTorch for the peer.  Builds what it runs.
+"""
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs/results"
+STEPS = sorted(p.parent.name for p in ROOT.glob("step0*/attention.cu"))[:5]
+B, H, S = 4, 16, 4096
+# The constants of the seed example, and those that the GPU wants.
+LADDER = [(step, {}) for step in STEPS] + [("step05_mma_ldmatrix", dict(ROW_TILES=2))]
+
+
+def build(backend, step, head_dim, **settings):
+    words = [f"{k}={v}" for k, v in dict(BACKEND=backend, HEAD_DIM=head_dim, **settings).items()]
+    subprocess.run(["make", "-s", "--no-print-directory", step.split("_")[0], *words], cwd=ROOT, check=True,
+                   stdout=subprocess.DEVNULL)
+    suffix = "".join(f"_{letter}{settings[key]}" for key, letter in
+                     dict(BLOCK_N="n", WARPS="w", ROW_TILES="r", STAGES="s").items() if key in settings)
+    return ROOT / "build" / backend / f"{step}_d{head_dim}_f16{suffix}"
+
+
+def report(program, *arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "report.json"
+        done = subprocess.run([program, *map(str, arguments), "--json", path], capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{program.name} {arguments}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        return json.loads(path.read_text())
+
+
+def where():
+    """One line: card, driver, toolkit, date."""
+    card = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+                          capture_output=True, text=True).stdout.strip().splitlines()[0]
+    nvcc = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout
+    name, driver = card.split(", ")
+    return (f"{name}, driver {driver}, nvcc {re.search(r'release ([0-9.]+)', nvcc).group(1)}, "
+            f"{datetime.date.today().isoformat()}")
+
+
+def flash_attention_2(head_dim, runs=20):
+    """Median milliseconds of PyTorch's FlashAttention-2, the L2 cache flushed before each launch as for the steps."""
+    try:
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+    except ImportError:
+        return None
+    q, k, v = (torch.randn(B, H, S, head_dim, device="cuda", dtype=torch.float16) for _ in range(3))
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    times = []
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        for run in range(runs + 3):
+            flush.zero_()
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            stop.record()
+            stop.synchronize()
+            times.append(start.elapsed_time(stop))
+    return float(np.median(times[3:]))
+
+
+def ladder():
+    lines = ["# The ladder on a GPU", "", where(), "",
+             f"`python3 common/measure.py ladder`: B = {B}, H = {H}, S = {S}, f16, no mask; median of 20 launches after a",
+             "warm-up, L2 flushed before each; TFLOP/s = 4 B H S S D / time; outputs checked before timing.", "",
+             "| step | constants | D | ms | TFLOP/s | of FlashAttention-2 |", "|---|---|---|---|---|---|"]
+    for head_dim in (64, 128):
+        work = 4 * B * H * S * S * head_dim
+        peer = flash_attention_2(head_dim)
+        for step, settings in LADDER:
+            program = build("cuda", step, head_dim, **settings)
+            ms = report(program, "--batch", B, "--heads", H, "--seq-q", S, "--seq-kv", S, "--bench", 20)["time_ms"]
+            constants = ", ".join(f"{k}={v}" for k, v in settings.items()) or "default"
+            ratio = f"{peer / ms:.3f} x" if peer else "-"
+            lines.append(f"| {step} | {constants} | {head_dim} | {ms:.3f} | {work / ms * 1e-9:.1f} | {ratio} |")
+            print(lines[-1], flush=True)
+        if peer:
+            again = flash_attention_2(head_dim)
+            lines.append(f"| FlashAttention-2 (PyTorch SDPA), before and after | | {head_dim} | {peer:.3f}, {again:.3f} | "
+                         f"{work / peer * 1e-9:.1f}, {work / again * 1e-9:.1f} | |")
+            print(lines[-1], flush=True)
+    (RESULTS / "ladder_gpu.md").write_text("\n".join(lines) + "\n")
+
+
+def ordered(x):
+    """float16 bits as integers in the order of the numbers, so that a difference is a distance in ulp."""
+    bits = x.view(np.int16).astype(np.int32)
+    return np.where(bits < 0, -(bits & 0x7fff), bits)
+
+
+def ulp():
+    edges = [0, 1, 2, 3, 5, 9, 17]
+    lines = ["# The two backends, output by output", "", where(), "",
+             "`python3 common/measure.py ulp`: O of the CPU executor and of the GPU on the same generated input (B = 1, H = 2,",
+             "Sq = 200, Skv = 328, f16), distance in ulp of f16; the last column is the largest distance as a share of the bound.",
+             "", "| step | D | " + " | ".join(["0", "1", "2", "3-4", "5-8", "9-16", "17+"]) + " | largest | error / bound |",
+             "|---|---|" + "---|" * (len(edges) + 2)]
+    arguments = ["--heads", 2, "--seq-q", 200, "--seq-kv", 328]
+    with tempfile.TemporaryDirectory() as folder:
+        for head_dim in (64, 128):
+            for step in STEPS:
+                files = {b: [Path(folder) / f"{b}_{n}.npy" for n in ("o", "lse")] for b in ("cpu", "cuda")}
+                report(build("cpu", step, head_dim), *arguments, "--out", files["cpu"][0], "--lse", files["cpu"][1],
+                       "--no-observe")
+                done = report(build("cuda", step, head_dim), *arguments, "--out", files["cuda"][0], "--lse",
+                              files["cuda"][1], "--previous-out", files["cpu"][0], "--previous-lse", files["cpu"][1])
+                cpu, cuda = (ordered(np.load(files[b][0])) for b in ("cpu", "cuda"))
+                distance = np.abs(cpu - cuda)
+                counts = np.histogram(distance, edges + [1 << 20])[0]
+                lines.append(f"| {step} | {head_dim} | " + " | ".join(map(str, counts)) +
+                             f" | {distance.max()} | {done['o_previous']['worst_ratio']:.3f} |")
+                print(lines[-1], flush=True)
+    (RESULTS / "ulp_gpu.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] not in (["ladder"], ["ulp"]):
+        sys.exit(__doc__)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    os.chdir(ROOT)
+    dict(ladder=ladder, ulp=ulp)[sys.argv[1]]()

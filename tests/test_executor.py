@@ -1,0 +1,134 @@
+"""The CPU executor: errors named by line, warp instructions counted as the hardware counts them."""
+import ctypes
+import json
+import re
+import subprocess
+
+import numpy as np
+import pytest
+from conftest import BACKEND, CC, ROOT, STEPS, binary, make, reference
+
+pytestmark = pytest.mark.skipif(BACKEND != "cpu", reason="the executor is the CPU backend")
+SOURCE = ROOT / "tests/kernels/faults.cu"
+
+
+def line_of(mark):
+    return next(i for i, line in enumerate(SOURCE.read_text().splitlines(), 1) if mark in line)
+
+
+@pytest.fixture(scope="module")
+def faults():
+    make("build/cpu/test_faults")
+    return lambda name: subprocess.run([ROOT / "build/cpu/test_faults", name], capture_output=True, text=True, timeout=60)
+
+
+def test_a_right_kernel_has_no_report(faults):
+    done = faults("right")
+    assert done.returncode == 0 and done.stderr == ""
+    # 3 blocks of 2 warps load and store 4 bytes a thread: 4 sectors each
+    assert done.stdout.startswith("loads 6 requests 24 sectors 768 bytes, stores 6 requests 24 sectors 768 bytes\n")
+    x = np.arange(192, dtype=float).reshape(3, 64)[:, ::-1].copy()
+    x[:, :32] += x[:, np.arange(32) ^ 1]
+    expected = np.concatenate([np.repeat(x[:, i:i + 1], 16, 1) for i in (3, 20, 35, 52)], 1)
+    assert np.array_equal(np.loadtxt(done.stdout.splitlines()[1:]), expected)
+
+
+@pytest.mark.parametrize("name, words", [
+    ("load_past_end", "load out of bounds: block ., warp 1, lane 31 reads 4 bytes at byte 768 of in, which has 768"),
+    ("store_before_start", "store out of bounds: block ., warp 0, lane 0 writes 4 bytes at byte -4 of out"),
+    ("offset_overflow", "load out of bounds"),
+    ("uninitialised", "uninitialised: .* reads byte 0 of never_written"),
+    ("shared_past_end", "store out of bounds: .* warp 1, lane 31 writes 4 bytes at byte 256 of shared memory"),
+    ("misaligned", "misaligned: .* reads 16 bytes at byte 4 of in"),
+    ("barrier_not_reached", "waits in __syncthreads for block ., warp 1, lane 0, which has returned"),
+    ("two_barriers", "__syncthreads"),
+    ("barrier_against_shuffle", "they never meet"),
+    ("two_shuffles", "__shfl_sync"),
+    ("lane_not_in_mask", "lane 16 calls __shfl_sync with mask 0x0000ffff, in which it is not itself"),
+    ("source_not_in_mask", "reads lane 16 in __shfl_sync, which is not in mask 0x0000ffff"),
+    ("absent_lane", "lane 7, which has returned"),
+])
+def test_faults_are_named_by_line(faults, name, words):
+    done = faults(name)
+    assert done.returncode == 1
+    assert re.search(words, done.stderr), done.stderr
+    assert f"faults.cu:{line_of(f'FAULT({name})')}" in done.stderr
+    if f"OTHER({name})" in SOURCE.read_text():
+        assert f"faults.cu:{line_of(f'OTHER({name})')}" in done.stderr
+
+
+def test_wavefronts_are_those_of_the_hardware(tmp_path):
+    """Single instructions measured on an H200: the rule in banks.c must give every one."""
+    library = tmp_path / "banks.so"
+    subprocess.run([CC, "-shared", "-fPIC", "-O1", ROOT / "common/simt/banks.c", "-o", library], check=True)
+    banks = ctypes.CDLL(str(library))
+    measured = json.loads((ROOT / "tests/goldens/wavefronts_h200.json").read_text())
+    access = {"load": 0, "store": 1, "ldmatrix": 2}
+    wrong = []
+    for case in measured["cases"]:
+        unit = case["unit_bytes"]
+        kind = next(number for name, number in access.items() if name in case["instruction"])
+        size = 16 if kind == 2 else int(re.match(r"(\d+)-byte", case["instruction"]).group(1))
+        addresses = (ctypes.c_uint64 * 32)(*[1024 + unit * x for x in case["lane_offset_units"]])
+        counted = banks.shared_wavefronts(addresses, ctypes.c_uint(0xffffffff), size, kind)
+        if counted != case["wavefronts"]:
+            wrong.append((case, counted))
+    assert len(measured["cases"]) > 100 and not wrong, wrong[:3]
+
+
+def test_portable_fibres_run_too(tmp_path):
+    """ucontext and _setjmp, for processors that have no switch of their own here."""
+    sources = sorted((ROOT / "common/simt").glob("*.c"))
+    program = tmp_path / "faults"
+    flags = ["-std=gnu11", "-O1", "-g", "-U_FORTIFY_SOURCE", "-DSIMT_UCONTEXT", "-fno-pie", "-no-pie", "-march=native",
+             "-fno-strict-aliasing", "-fno-optimize-sibling-calls"]
+    kernel = tmp_path / "faults.o"
+    subprocess.run([CC, *flags, "-fsanitize=thread", "-x", "c", "-c", SOURCE, "-o", kernel], check=True)
+    subprocess.run([CC, *flags, *sources, kernel, "-o", program, "-lm", "-lpthread", "-ldl"], check=True)
+    assert subprocess.run([program, "right"], capture_output=True).returncode == 0
+    assert subprocess.run([program, "two_barriers"], capture_output=True).returncode == 1
+
+
+def counters(folder, step, *arguments, **settings):
+    subprocess.run([binary(step, **settings), *arguments, "--json", "counters.json"], cwd=folder, check=True,
+                   capture_output=True)
+    return json.loads((folder / "counters.json").read_text())["counters"]
+
+
+def test_traffic_of_the_naive_step(tmp_path):
+    """What the source says, in closed form: L = 128, D = 64, f16, 2 heads; S and P in f32."""
+    B, L, D = 2, 128, 64
+    c = counters(tmp_path, STEPS[0], "--heads", "2", "--seq-q", str(L), "--seq-kv", str(L))
+    scores = 2 * L * L * D * 2         # a thread reads D elements of q and of k
+    softmax = 3 * L * L * 4            # three passes over S
+    output = L * L * D * (4 + 2)       # p and v for each product
+    assert c["load_bytes"] == B * (scores + softmax + output)
+    assert c["store_bytes"] == B * (2 * L * L * 4 + L * D * 2 + L * 4)   # S, P, O, LSE
+    # the scores kernel's k: lanes lie one row of 128 bytes apart, each 2-byte load touches 32 sectors; q: one sector
+    assert c["load_requests"] == B * (L * L // 32 * D * 2 + 3 * L * L // 32 + L * D // 32 * L * 2)
+
+
+def test_instructions_of_the_tensor_core_step(tmp_path):
+    """One block row of 64, 2 tiles of 64 keys, D = 64: counts a tile that the chapter states."""
+    c = counters(tmp_path, "step05_mma_ldmatrix", "--heads", "1", "--seq-q", "64", "--seq-kv", "128")
+    warps, tiles = 4, 2
+    assert c["mma"] == warps * tiles * 64                         # 32 for Q K^T, 32 for P V
+    assert c["ldmatrix"] == warps * (tiles * (16 + 16) + 4)       # K and V of each tile, Q once
+    assert c["cp_async"] == warps * 4 * (1 + 2 * tiles)           # 64 x 64 tiles: 4 requests a warp each
+    assert c["shared_excess"] == 0 and c["barriers"] == tiles
+
+
+@pytest.mark.parametrize("step", [s for s in STEPS if s >= "step03"])
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
+def test_no_bank_conflicts(step, head_dim, tmp_path):
+    c = counters(tmp_path, step, "--heads", "1", "--seq-q", "70", "--seq-kv", "130", HEAD_DIM=head_dim,
+                 BLOCK_N=32 if head_dim == 256 else 64)
+    assert c["shared_load_wavefronts"] > 0 and c["shared_excess"] == 0
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_observation_changes_nothing(step, tmp_path):
+    for observe in ([], ["--no-observe"]):
+        subprocess.run([binary(step), "--heads", "3", "--seq-q", "100", "--seq-kv", "90", "--out",
+                        f"{len(observe)}.npy", *observe], cwd=tmp_path, check=True, capture_output=True)
+    assert np.array_equal(np.load(tmp_path / "0.npy"), np.load(tmp_path / "1.npy"))
