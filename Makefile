@@ -56,8 +56,10 @@ CUDA_HOME   = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 # ---- files: different settings never share an object ----
 TUNED  = $(if $(filter-out 64,$(BLOCK_N)),_n$(BLOCK_N))$(if $(filter-out 4,$(WARPS)),_w$(WARPS))$(if $(filter-out 1,$(ROW_TILES)),_r$(ROW_TILES))$(if $(filter-out 2,$(STAGES)),_s$(STAGES))
 SUFFIX = _d$(HEAD_DIM)_$(DTYPE)$(TUNED)
-OUT    = build/$(BACKEND)$(if $(filter cuda,$(BACKEND)),$(if $(filter-out native,$(ARCH)),-$(ARCH)))
-COMMON = $(patsubst common/%.c,$(OUT)/obj/%.o,$(wildcard common/main.c common/options.c common/result.c common/reference.c common/npy.c \
+BASE   = build/$(BACKEND)$(if $(filter cuda,$(BACKEND)),$(if $(filter-out native,$(ARCH)),-$(ARCH)))
+OUT    = $(BASE)$(if $(BUG),/bugs/$(BUG))
+SRC    = $(if $(BUG),$(OUT)/)# a planted bug: the kernel with stepNN/bugs/BUG.patch applied
+COMMON = $(patsubst common/%.c,$(BASE)/obj/%.o,$(wildcard common/main.c common/options.c common/result.c common/reference.c common/npy.c \
          $(if $(filter cpu,$(BACKEND)),common/simt/*.c,common/cuda/*.c)))
 binary = $(OUT)/$1$(SUFFIX)
 all_binaries = $(foreach s,$(STEPS),$(call binary,$s))
@@ -71,6 +73,7 @@ help:
 	@echo 'make run-stepNN ARGS=  run one; ARGS="--help" lists its options'
 	@echo 'make compare           each step against the reference and against the step before it'
 	@echo 'make diff-stepNN       what changed from the step before'
+	@echo 'make bug-stepNN BUG=   run a step with a planted bug (without BUG: lists them)'
 	@echo 'make test              the tests (sets up a Python environment by itself)'
 	@echo 'make check-gpu         every step under the four tools of compute-sanitizer (needs a GPU)'
 	@echo 'make clean             remove build/'
@@ -80,41 +83,48 @@ all: $(all_binaries)
 
 # One file that changes when the compiler or its flags do; every object depends on it.
 FLAGS_NOW = $(CC) $(HOST_FLAGS) $(KERNEL_FLAGS) $(OBSERVE_FLAGS) $(if $(filter cuda,$(BACKEND)),$(NVCC) $(NVCC_FLAGS))
-$(OUT)/flags: FORCE
+$(BASE)/flags: FORCE
 	@mkdir -p $(@D); echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' >$@
 
-$(OUT)/obj/%.o: common/%.c $(OUT)/flags
+$(BASE)/obj/%.o: common/%.c $(BASE)/flags
 	@mkdir -p $(@D)
 	$(CC) $(HOST_FLAGS) $(PIE_FLAGS) $(if $(filter cuda,$(BACKEND)),-I$(CUDA_HOME)/include) -c $< -o $@
 
 ifeq ($(BACKEND),cpu)
-$(OUT)/obj/%$(SUFFIX).observed.o: %/attention.cu $(OUT)/flags
+$(OUT)/obj/%$(SUFFIX).observed.o: $(SRC)%/attention.cu $(BASE)/flags
 	@mkdir -p $(@D)
-	$(CC) -x c $(KERNEL_FLAGS) $(PIE_FLAGS) $(SETTINGS) $(OBSERVE_FLAGS) -c $< -o $@
-$(OUT)/obj/%$(SUFFIX).plain.o: %/attention.cu $(OUT)/flags
+	$(CC) -x c $(KERNEL_FLAGS) $(PIE_FLAGS) $(SETTINGS) $(OBSERVE_FLAGS) -I$* -c $< -o $@
+$(OUT)/obj/%$(SUFFIX).plain.o: $(SRC)%/attention.cu $(BASE)/flags
 	@mkdir -p $(@D)
-	$(CC) -x c $(KERNEL_FLAGS) $(PIE_FLAGS) $(SETTINGS) $(PLAIN_FLAGS) -c $< -o $@
+	$(CC) -x c $(KERNEL_FLAGS) $(PIE_FLAGS) $(SETTINGS) $(PLAIN_FLAGS) -I$* -c $< -o $@
 $(OUT)/%$(SUFFIX): $(OUT)/obj/%$(SUFFIX).observed.o $(OUT)/obj/%$(SUFFIX).plain.o $(COMMON)
 	$(CC) $(LINK_FLAGS) $^ -o $@ -lm -lpthread $(if $(filter Darwin,$(shell uname)),,-ldl)
-$(OUT)/obj/test_%.o: tests/kernels/%.cu $(OUT)/flags
+$(BASE)/obj/test_%.o: tests/kernels/%.cu $(BASE)/flags
 	@mkdir -p $(@D)
 	$(CC) -x c $(KERNEL_FLAGS) $(PIE_FLAGS) $(SETTINGS) $(OBSERVE_FLAGS) -c $< -o $@
-$(OUT)/test_%: $(OUT)/obj/test_%.o $(filter $(OUT)/obj/simt/%,$(COMMON))
+$(BASE)/test_%: $(BASE)/obj/test_%.o $(filter $(BASE)/obj/simt/%,$(COMMON))
 	$(CC) $(LINK_FLAGS) $^ -o $@ -lm -lpthread $(if $(filter Darwin,$(shell uname)),,-ldl)
 else
-$(OUT)/obj/%$(SUFFIX).cuda.o: %/attention.cu $(OUT)/flags
+$(OUT)/obj/%$(SUFFIX).cuda.o: $(SRC)%/attention.cu $(BASE)/flags
 	@mkdir -p $(@D)
-	$(NVCC) -x cu $(NVCC_FLAGS) $(SETTINGS) -c $< -o $@
+	$(NVCC) -x cu $(NVCC_FLAGS) $(SETTINGS) -I$* -c $< -o $@
 $(OUT)/%$(SUFFIX): $(OUT)/obj/%$(SUFFIX).cuda.o $(COMMON)
 	$(NVCC) $(GENCODE) -Xlinker -no-pie $^ -o $@ -lpthread
 endif
--include $(wildcard $(OUT)/obj/*.d $(OUT)/obj/*/*.d)
+-include $(wildcard $(BASE)/obj/*.d $(BASE)/obj/*/*.d $(OUT)/obj/*.d)
+ifneq ($(BUG),)
+$(OUT)/%/attention.cu: %/attention.cu %/bugs/$(BUG).patch
+	@mkdir -p $(@D)
+	patch -s -o $@ $^
+endif
 
 # ---- one set of targets for each step ----
 define step_rules
 $(call short,$1): $(call binary,$1)
 run-$(call short,$1): $(call binary,$1)
 	@$(call binary,$1) $$(ARGS)
+bug-$(call short,$1):
+	@$(if $(BUG),$$(MAKE) -s run-$(call short,$1) BUG=$(BUG) || true,ls $1/bugs | sed 's/.patch//')
 diff-$(call short,$1):
 	@$(if $2,git --no-pager diff --no-index --patience $2/attention.cu $1/attention.cu; \
 	git diff --no-index --numstat $2/attention.cu $1/attention.cu | awk '{print $$$$1 + $$$$2 " lines changed: " $$$$1 " added, " $$$$2 " removed"}',\

@@ -88,6 +88,9 @@ void print_report(const Run *run)
                 (long long)c->shared_load_requests, (long long)c->shared_load_wavefronts,
                 (long long)c->shared_store_requests, (long long)c->shared_store_wavefronts,
                 (long long)c->shared_excess);
+        printf("warps    mma %lld, ldmatrix %lld, cp.async %lld, shuffles %lld instructions; barriers %lld, once a block\n",
+               (long long)c->mma, (long long)c->ldmatrix, (long long)c->cp_async, (long long)c->shuffles,
+               (long long)c->barriers);
     }
     if (!isnan(run->time_ms))
         printf("time     %.4f ms (median of %d, L2 %s), %.1f TFLOP/s = 4*B*H*Sq*Skv*D / time\n", run->time_ms,
