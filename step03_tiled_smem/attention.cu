@@ -2,11 +2,12 @@
  * Changes from step02: where the two products read K and V.
  * Removes: every warp reading all of K and V from global memory for itself.
  * Still slow: copies and arithmetic take turns (step04).
- * Limits: D <= HEAD_DIM in multiples of 8; any lengths; two tiles of BLOCK_N * HEAD_DIM elements fit into shared memory.
+ * Limits: D <= HEAD_DIM in multiples of 8; any lengths; two tiles of BLOCK_N * HEAD_DIM elements fit shared memory.
  *
  * Shared memory has 32 banks of 4 bytes, so 8 chunks of 16 bytes fill one line of it, and chunks whose places differ by
  * a multiple of 8 conflict.  Lanes read the same chunk of different rows: in a plain row-major tile of D = 64 all of
- * those lie one line apart.  So row r stores chunk c at c XOR (r % 8): the same chunk of 8 rows lies in 8 places.
+ * those lie one line apart.  So row r stores chunk c at c XOR (r % 8): the same chunk of 8 rows lies in 8 places, and
+ * the pattern repeats every 8 rows.
  *
  * Who owns what is as in step02.
  *
@@ -16,7 +17,8 @@
 
 enum { BLOCK_M = 16 * ROW_TILES * WARPS, THREADS = WARP_SIZE * WARPS };
 enum { CHUNKS = HEAD_DIM / 8 }; /* a chunk: 8 elements, 16 bytes, the widest access; o has as many column pieces */
-enum { TILE = BLOCK_N * HEAD_DIM }; /* elements of a tile of K or V */
+enum { TILE = BLOCK_N * HEAD_DIM };     /* elements of a tile of K or V */
+enum { PASS_ROWS = THREADS / CHUNKS }; /* rows of it that the block copies at a time, 16 bytes a thread */
 static_assert(BLOCK_N % 8 == 0 && HEAD_DIM % 8 == 0, "S and O are made of pieces of 8 columns");
 
 /* Chunk of one row of q, k or v [rows, D] in global memory; zeros where there is none. */
@@ -26,22 +28,26 @@ static __device__ inline uint4 load_chunk(const element_t *x, int64_t row_stride
     return row < rows && 8 * chunk < d ? LOAD16(x + row * row_stride + 8 * chunk) : zero;
 }
 
-/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Rows shorter than a line of the
- * banks (HEAD_DIM not a multiple of 64) share it in pairs: there the row's upper bits choose among 4 places. */
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Where a row is no whole number of
+ * the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses among 4 places. */
 static __device__ inline int swizzle(int row, int chunk)
 {
     const int place = HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
     return row * HEAD_DIM + 8 * place;
 }
 
-/* All threads of the block bring rows [first_row, first_row + tile_rows) of x into shared memory. */
+/* All threads of the block bring rows [first_row, first_row + tile_rows) of x into shared memory, PASS_ROWS at
+ * a time.  A thread keeps its column, so that only the row changes from pass to pass; what does not exist becomes zeros. */
 static __device__ inline void copy_tile(element_t *smem, const element_t *x, int64_t row_stride, int first_row,
                                         int tile_rows, int rows, int d)
 {
-    for (int i = threadIdx.x; i < tile_rows * CHUNKS; i += THREADS) {
-        const int row = i / CHUNKS, chunk = i % CHUNKS;
-        STORE16(smem + swizzle(row, chunk), load_chunk(x, row_stride, first_row + row, rows, chunk, d));
-    }
+    const uint4 zero = {0, 0, 0, 0};
+    const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    const int exist = 8 * chunk < d ? rows - first_row : 0; /* rows of the tile that hold something in this column */
+    const element_t *from = x + (first_row + row) * row_stride + 8 * chunk;
+    UNROLL for (int pass = 0; pass < tile_rows; pass += PASS_ROWS)
+        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (tile_rows % PASS_ROWS == 0 || pass + row < tile_rows))
+            STORE16(smem + swizzle(pass + row, chunk), pass + row < exist ? LOAD16(from + pass * row_stride) : zero);
 }
 
 __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
@@ -78,7 +84,7 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
             UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
                 UNROLL for (int c = 0; c < 2; c++) {
                     float k_frag[8];
-                    unpack16(LOAD16(k_smem + swizzle(8 * j + 2 * (lane % 4) + c, chunk)), k_frag);
+                    unpack16(LOAD16(k_smem + 8 * j * HEAD_DIM + swizzle(2 * (lane % 4) + c, chunk)), k_frag);
                     UNROLL for (int t = 0; t < ROW_TILES; t++)
                         UNROLL for (int half = 0; half < 2; half++)
                             UNROLL for (int d = 0; d < 8; d++)
@@ -118,13 +124,13 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
         UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
             UNROLL for (int c = 0; c < 2; c++)
                 for (int source = 0; source < 4; source++) { /* lane of the group that owns this key's column */
-                    const int key = 8 * j + 2 * source + c; /* within the tile */
                     float p_frag[ROW_TILES][2];
                     UNROLL for (int t = 0; t < ROW_TILES; t++)
                         UNROLL for (int half = 0; half < 2; half++)
                             p_frag[t][half] = __shfl_sync(FULL_WARP, s[t][j][2 * half + c], lane / 4 * 4 + source);
                     UNROLL for (int n = 0; n < CHUNKS; n++) {
-                        const float2 v_frag = unpack4(LOAD4(v_smem + swizzle(key, n) + 2 * (lane % 4)));
+                        const float2 v_frag = unpack4(
+                            LOAD4(v_smem + 8 * j * HEAD_DIM + swizzle(2 * source + c, n) + 2 * (lane % 4)));
                         UNROLL for (int t = 0; t < ROW_TILES; t++)
                             UNROLL for (int half = 0; half < 2; half++) {
                                 o[t][n][2 * half] += p_frag[t][half] * v_frag.x;

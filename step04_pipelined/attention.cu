@@ -17,7 +17,8 @@
 
 enum { BLOCK_M = 16 * ROW_TILES * WARPS, THREADS = WARP_SIZE * WARPS };
 enum { CHUNKS = HEAD_DIM / 8 }; /* a chunk: 8 elements, 16 bytes, the widest access; o has as many column pieces */
-enum { TILE = BLOCK_N * HEAD_DIM }; /* elements of a tile of K or V */
+enum { TILE = BLOCK_N * HEAD_DIM };     /* elements of a tile of K or V */
+enum { PASS_ROWS = THREADS / CHUNKS }; /* rows of it that the block copies at a time, 16 bytes a thread */
 static_assert(STAGES == 1 || STAGES == 2, "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)");
 static_assert(BLOCK_N % 8 == 0 && HEAD_DIM % 8 == 0, "S and O are made of pieces of 8 columns");
 
@@ -28,25 +29,26 @@ static __device__ inline uint4 load_chunk(const element_t *x, int64_t row_stride
     return row < rows && 8 * chunk < d ? LOAD16(x + row * row_stride + 8 * chunk) : zero;
 }
 
-/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Rows shorter than a line of the
- * banks (HEAD_DIM not a multiple of 64) share it in pairs: there the row's upper bits choose among 4 places. */
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Where a row is no whole number of
+ * the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses among 4 places. */
 static __device__ inline int swizzle(int row, int chunk)
 {
     const int place = HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
     return row * HEAD_DIM + 8 * place;
 }
 
-/* All threads of the block start to bring rows [first_row, first_row + tile_rows) of x into shared memory; what does
- * not exist becomes zeros (a copy of 0 bytes, whose address is not read but must be a legal one). */
+/* All threads of the block start to bring rows [first_row, first_row + tile_rows) of x into shared memory, PASS_ROWS at
+ * a time.  A thread keeps its column, so that only the row changes from pass to pass; what does not exist becomes zeros
+ * (a copy of 0 bytes, whose address is not read). */
 static __device__ inline void copy_tile(element_t *smem, const element_t *x, int64_t row_stride, int first_row,
                                         int tile_rows, int rows, int d)
 {
-    for (int i = threadIdx.x; i < tile_rows * CHUNKS; i += THREADS) {
-        const int row = i / CHUNKS, chunk = i % CHUNKS;
-        const int exists = first_row + row < rows && 8 * chunk < d;
-        cp_async16(smem + swizzle(row, chunk), exists ? x + (first_row + row) * row_stride + 8 * chunk : x,
-                   exists ? 16 : 0);
-    }
+    const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    const int exist = 8 * chunk < d ? rows - first_row : 0; /* rows of the tile that hold something in this column */
+    const element_t *from = x + (first_row + row) * row_stride + 8 * chunk;
+    UNROLL for (int pass = 0; pass < tile_rows; pass += PASS_ROWS)
+        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (tile_rows % PASS_ROWS == 0 || pass + row < tile_rows))
+            cp_async16(smem + swizzle(pass + row, chunk), from + pass * row_stride, pass + row < exist ? 16 : 0);
 }
 
 __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
@@ -94,7 +96,7 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
             UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
                 UNROLL for (int c = 0; c < 2; c++) {
                     float k_frag[8];
-                    unpack16(LOAD16(k_smem + swizzle(8 * j + 2 * (lane % 4) + c, chunk)), k_frag);
+                    unpack16(LOAD16(k_smem + 8 * j * HEAD_DIM + swizzle(2 * (lane % 4) + c, chunk)), k_frag);
                     UNROLL for (int t = 0; t < ROW_TILES; t++)
                         UNROLL for (int half = 0; half < 2; half++)
                             UNROLL for (int d = 0; d < 8; d++)
@@ -141,13 +143,13 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
         UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
             UNROLL for (int c = 0; c < 2; c++)
                 for (int source = 0; source < 4; source++) { /* lane of the group that owns this key's column */
-                    const int key = 8 * j + 2 * source + c; /* within the tile */
                     float p_frag[ROW_TILES][2];
                     UNROLL for (int t = 0; t < ROW_TILES; t++)
                         UNROLL for (int half = 0; half < 2; half++)
                             p_frag[t][half] = __shfl_sync(FULL_WARP, s[t][j][2 * half + c], lane / 4 * 4 + source);
                     UNROLL for (int n = 0; n < CHUNKS; n++) {
-                        const float2 v_frag = unpack4(LOAD4(v_smem + swizzle(key, n) + 2 * (lane % 4)));
+                        const float2 v_frag = unpack4(
+                            LOAD4(v_smem + 8 * j * HEAD_DIM + swizzle(2 * source + c, n) + 2 * (lane % 4)));
                         UNROLL for (int t = 0; t < ROW_TILES; t++)
                             UNROLL for (int half = 0; half < 2; half++) {
                                 o[t][n][2 * half] += p_frag[t][half] * v_frag.x;

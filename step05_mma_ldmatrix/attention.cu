@@ -1,7 +1,7 @@
 /* step05_mma_ldmatrix: both products run on the tensor cores.
  * Changes from step04: S = Q K^T and O += P V are mma.sync.m16n8k16, fed by ldmatrix; O leaves through shared memory.
  *     A operand 16 x 16: Q's rows, and P: the accumulators of S, rounded to 16 bits, are already in the right lanes
- *     B operand 16 x 8:  K as it lies (B is indexed [key][d]); V through the transposing ldmatrix ([key][d] -> [d][key])
+ *     B operand 16 x 8:  K as it lies (B is indexed [key][d]); V through the transposing ldmatrix
  * Removes: the scalar multiply-adds, 2 per score and dimension, and the shuffles that handed P round.
  * Still missing: masks, other places for K and V (step06).
  * Limits: D <= HEAD_DIM in multiples of 8; any lengths; the Q tile and 2 * STAGES tiles fit into shared memory.
@@ -14,31 +14,33 @@
 
 enum { BLOCK_M = 16 * ROW_TILES * WARPS, THREADS = WARP_SIZE * WARPS };
 enum { CHUNKS = HEAD_DIM / 8 }; /* a chunk: 8 elements, 16 bytes, the widest access; o has as many column pieces */
-enum { TILE = BLOCK_N * HEAD_DIM }; /* elements of a tile of K or V */
+enum { TILE = BLOCK_N * HEAD_DIM };     /* elements of a tile of K or V */
+enum { PASS_ROWS = THREADS / CHUNKS }; /* rows of it that the block copies at a time, 16 bytes a thread */
 /* Q's fragments stay in registers where there is room for them; else they are read again for each tile. */
 enum { Q_IN_REGISTERS = ROW_TILES * HEAD_DIM <= 128 };
 static_assert(STAGES == 1 || STAGES == 2, "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)");
 static_assert(BLOCK_N % 16 == 0 && HEAD_DIM % 16 == 0, "the products take 16 keys and 16 dimensions at a time");
 
-/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Rows shorter than a line of the
- * banks (HEAD_DIM not a multiple of 64) share it in pairs: there the row's upper bits choose among 4 places. */
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Where a row is no whole number of
+ * the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses among 4 places. */
 static __device__ inline int swizzle(int row, int chunk)
 {
     const int place = HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
     return row * HEAD_DIM + 8 * place;
 }
 
-/* All threads of the block start to bring rows [first_row, first_row + tile_rows) of x into shared memory; what does
- * not exist becomes zeros (a copy of 0 bytes, whose address is not read but must be a legal one). */
+/* All threads of the block start to bring rows [first_row, first_row + tile_rows) of x into shared memory, PASS_ROWS at
+ * a time.  A thread keeps its column, so that only the row changes from pass to pass; what does not exist becomes zeros
+ * (a copy of 0 bytes, whose address is not read). */
 static __device__ inline void copy_tile(element_t *smem, const element_t *x, int64_t row_stride, int first_row,
                                         int tile_rows, int rows, int d)
 {
-    for (int i = threadIdx.x; i < tile_rows * CHUNKS; i += THREADS) {
-        const int row = i / CHUNKS, chunk = i % CHUNKS;
-        const int exists = first_row + row < rows && 8 * chunk < d;
-        cp_async16(smem + swizzle(row, chunk), exists ? x + (first_row + row) * row_stride + 8 * chunk : x,
-                   exists ? 16 : 0);
-    }
+    const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    const int exist = 8 * chunk < d ? rows - first_row : 0; /* rows of the tile that hold something in this column */
+    const element_t *from = x + (first_row + row) * row_stride + 8 * chunk;
+    UNROLL for (int pass = 0; pass < tile_rows; pass += PASS_ROWS)
+        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (tile_rows % PASS_ROWS == 0 || pass + row < tile_rows))
+            cp_async16(smem + swizzle(pass + row, chunk), from + pass * row_stride, pass + row < exist ? 16 : 0);
 }
 
 /* The A operand of one mma: rows row .. row + 15 of the Q tile, dimensions 16 * step .. + 15. */
@@ -66,6 +68,12 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
     cp_async_commit();
 
     uint4 q_frag[ROW_TILES][HEAD_DIM / 16];
+    if (Q_IN_REGISTERS) {
+        cp_async_wait(0);
+        __syncthreads(); /* the Q tile is there */
+        UNROLL for (int step = 0; step < HEAD_DIM / 16; step++)
+            UNROLL for (int t = 0; t < ROW_TILES; t++) q_frag[t][step] = load_q(q_smem, warp_row + 16 * t, step, lane);
+    }
     float o[ROW_TILES][CHUNKS][4] = {{{0}}};
     float row_max[ROW_TILES][2], row_sum[ROW_TILES][2];
     UNROLL for (int t = 0; t < ROW_TILES; t++)
@@ -89,10 +97,10 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
         float s[ROW_TILES][BLOCK_N / 8][4] = {{{0}}};
         UNROLL for (int step = 0; step < HEAD_DIM / 16; step++) {
             UNROLL for (int t = 0; t < ROW_TILES; t++)
-                if (!Q_IN_REGISTERS || first_key == 0) q_frag[t][step] = load_q(q_smem, warp_row + 16 * t, step, lane);
+                if (!Q_IN_REGISTERS) q_frag[t][step] = load_q(q_smem, warp_row + 16 * t, step, lane);
             UNROLL for (int j = 0; j < BLOCK_N / 8; j += 2) { /* 16 keys: the B operands of two mma */
-                const uint4 k_frag =
-                    ldmatrix_x4(k_smem + swizzle(8 * j + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+                const uint4 k_frag = ldmatrix_x4(k_smem + 8 * j * HEAD_DIM +
+                                                 swizzle(lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
                 UNROLL for (int t = 0; t < ROW_TILES; t++) {
                     mma_m16n8k16(s[t][j], q_frag[t][step], k_frag.x, k_frag.y);
                     mma_m16n8k16(s[t][j + 1], q_frag[t][step], k_frag.z, k_frag.w);
@@ -168,7 +176,8 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
             UNROLL for (int n = 0; n < CHUNKS; n++)
                 STORE4(q_smem + swizzle(warp_row + lane / 4 + 16 * t + 8 * half, n) + 2 * (lane % 4),
                        pack4(o[t][n][2 * half] * inverse, o[t][n][2 * half + 1] * inverse));
-            if (row < p.seq_q && lane % 4 == 0) lse[row] = sum == 0 ? -INFINITY : row_max[t][half] * p.scale + logf(sum);
+            if (row < p.seq_q && lane % 4 == 0)
+                lse[row] = sum == 0 ? -INFINITY : row_max[t][half] * p.scale + logf(sum);
         }
     __syncwarp(); /* the rows are complete */
     for (int i = lane; i < 16 * ROW_TILES * CHUNKS; i += WARP_SIZE) {
