@@ -127,7 +127,7 @@ bug-$(call short,$1):
 	@$(if $(BUG),$$(MAKE) -s run-$(call short,$1) BUG=$(BUG) || true,ls $1/bugs | sed 's/.patch//')
 diff-$(call short,$1):
 	@$(if $2,git --no-pager diff --no-index --patience $2/attention.cu $1/attention.cu; \
-	git diff --no-index --numstat $2/attention.cu $1/attention.cu | awk '{print $$$$1 + $$$$2 " lines changed: " $$$$1 " added, " $$$$2 " removed"}',\
+	git diff --no-index --numstat $2/attention.cu $1/attention.cu | awk '{print $$$$1 + $$$$2 " lines changed: " $$$$1 " added and " $$$$2 " removed"}',\
 	echo '$1 is the first step')
 endef
 previous = $(lastword $(filter-out $1,$(foreach s,$(STEPS),$(if $(filter $1,$(firstword $(sort $s $1))),,$s))))

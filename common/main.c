@@ -20,8 +20,11 @@ static void read_input(const Run *run, const char *option, const char *path, Npy
     const char *layout = run->options.bshd ? "[B,S,H,D]" : "[B,H,S,D]";
     read_file(run, option, path, array);
     if (array->type != own && array->type != NPY_F32)
-        refuse(run->step, "%s %s is %s: this build takes %s or f32; convert it, or build with DTYPE=%s", option, path,
-               npy_type_name(array->type), npy_type_name(own), run->step->bf16 ? "f16" : "bf16");
+        refuse(run->step, "%s %s is %s: this build takes %s or f32; convert it%s", option, path,
+               npy_type_name(array->type), npy_type_name(own),
+               array->type == NPY_F16   ? ", or build with DTYPE=f16"
+               : array->type == NPY_U16 ? ", or build with DTYPE=bf16"
+                                        : "");
     if (array->dims != 4)
         refuse(run->step, "%s %s has %d dimensions: it must have four, %s", option, path, array->dims, layout);
     for (int i = 0; i < 4; i++) {

@@ -145,19 +145,49 @@ static const char *file_of(const Options *options, const OptionRow *row)
     return *(const char *const *)((const char *)options + row->offset);
 }
 
+static const char *name_of(const char *path) /* its last part */
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static char *directory_of(const char *path)
+{
+    const size_t length = (size_t)(name_of(path) - path);
+    return length ? strndup(path, length) : strdup(".");
+}
+
 /* What would stop a file from being written, found before the work and not after it. */
 static void check_output(const Step *step, const OptionRow *row, const char *path)
 {
     struct stat status;
-    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
+    int error = stat(path, &status) ? errno : 0;
+    if (!error && !S_ISREG(status.st_mode))
         refuse(step, "%s %s: it exists and is no regular file; name another", row->name, path);
-    const char *slash = strrchr(path, '/');
-    char *directory = slash ? strndup(path, (size_t)(slash - path + 1)) : strdup(".");
+    if (!error && access(path, W_OK)) error = errno;
+    char *directory = directory_of(path);
     const int known = directory && stat(directory, &status) == 0 && S_ISDIR(status.st_mode);
     const int writable = known && access(directory, W_OK | X_OK) == 0;
     free(directory);
     if (!known) refuse(step, "%s %s: its directory does not exist; make it first", row->name, path);
     if (!writable) refuse(step, "%s %s: its directory may not be written to; name another", row->name, path);
+    if (error && error != ENOENT) refuse(step, "%s %s: %s; name another", row->name, path, strerror(error));
+}
+
+/* Whether two paths lead to one file, which need not exist yet. */
+static int same_file(const char *a, const char *b)
+{
+    struct stat at_a, at_b;
+    const int a_exists = stat(a, &at_a) == 0, b_exists = stat(b, &at_b) == 0;
+    if (a_exists != b_exists || (!a_exists && strcmp(name_of(a), name_of(b)))) return 0;
+    if (!a_exists) {
+        char *directory_a = directory_of(a), *directory_b = directory_of(b);
+        const int known = directory_a && directory_b && !stat(directory_a, &at_a) && !stat(directory_b, &at_b);
+        free(directory_a);
+        free(directory_b);
+        if (!known) return 0;
+    }
+    return at_a.st_dev == at_b.st_dev && at_a.st_ino == at_b.st_ino;
 }
 
 /* The rules that take more than one option. */
@@ -180,9 +210,9 @@ static void check_together(const Step *step, const Options *options, const int g
         if (!given[i] || rows[i].kind != OUTPUT) continue;
         check_output(step, &rows[i], file_of(options, &rows[i]));
         for (int j = 0; j < i; j++) {
-            if (given[j] && rows[j].kind == OUTPUT && !strcmp(file_of(options, &rows[i]), file_of(options, &rows[j])))
-                refuse(step, "%s and %s both name %s: one would overwrite the other; name two files", rows[j].name,
-                       rows[i].name, file_of(options, &rows[i]));
+            if (given[j] && rows[j].kind == OUTPUT && same_file(file_of(options, &rows[i]), file_of(options, &rows[j])))
+                refuse(step, "%s %s and %s %s are one file: one would overwrite the other; name two", rows[j].name,
+                       file_of(options, &rows[j]), rows[i].name, file_of(options, &rows[i]));
         }
     }
     if (options->no_flush && !options->bench)

@@ -29,8 +29,8 @@ static __device__ inline uint4 load_chunk(const element_t *x, int64_t row_stride
     return row < rows && 8 * chunk < d ? LOAD16(x + row * row_stride + 8 * chunk) : zero;
 }
 
-/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Where a row is no whole number of
- * the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses among 4 places. */
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Where a row is no whole number
+ * of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses among 4 places. */
 static __device__ inline int swizzle(int row, int chunk)
 {
     const int place = HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
@@ -38,7 +38,7 @@ static __device__ inline int swizzle(int row, int chunk)
 }
 
 /* All threads of the block start to bring rows [first_row, first_row + tile_rows) of x into shared memory, PASS_ROWS at
- * a time.  A thread keeps its column, so that only the row changes from pass to pass; what does not exist becomes zeros
+ * a time.  A thread keeps its column: only the row changes from pass to pass.  What does not exist becomes zeros
  * (a copy of 0 bytes, whose address is not read). */
 static __device__ inline void copy_tile(element_t *smem, const element_t *x, int64_t row_stride, int first_row,
                                         int tile_rows, int rows, int d)

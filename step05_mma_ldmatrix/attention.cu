@@ -21,8 +21,8 @@ enum { Q_IN_REGISTERS = ROW_TILES * HEAD_DIM <= 128 };
 static_assert(STAGES == 1 || STAGES == 2, "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)");
 static_assert(BLOCK_N % 16 == 0 && HEAD_DIM % 16 == 0, "the products take 16 keys and 16 dimensions at a time");
 
-/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Where a row is no whole number of
- * the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses among 4 places. */
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Where a row is no whole number
+ * of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses among 4 places. */
 static __device__ inline int swizzle(int row, int chunk)
 {
     const int place = HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
@@ -30,7 +30,7 @@ static __device__ inline int swizzle(int row, int chunk)
 }
 
 /* All threads of the block start to bring rows [first_row, first_row + tile_rows) of x into shared memory, PASS_ROWS at
- * a time.  A thread keeps its column, so that only the row changes from pass to pass; what does not exist becomes zeros
+ * a time.  A thread keeps its column: only the row changes from pass to pass.  What does not exist becomes zeros
  * (a copy of 0 bytes, whose address is not read). */
 static __device__ inline void copy_tile(element_t *smem, const element_t *x, int64_t row_stride, int first_row,
                                         int tile_rows, int rows, int d)
