@@ -78,10 +78,29 @@ static __device__ inline float simt_float(unsigned bits)
 #define __shfl_sync(mask, value, source) simt_float(simt_shfl((mask), simt_bits(value), (source) & (WARP_SIZE - 1)))
 #define __shfl_xor_sync(mask, value, lanes) simt_float(simt_shfl((mask), simt_bits(value), simt_lane() ^ (lanes)))
 
+/* A vector type, not a struct: a 16-byte access stays one, where a struct may be copied in pieces.  clang takes even a
+ * vector apart when its elements are used one by one, unless the access is volatile. */
+typedef unsigned simt_uint4 __attribute__((vector_size(16), may_alias));
+#ifdef __clang__
+#define SIMT_WHOLE volatile
+#else
+#define SIMT_WHOLE
+#endif
+static __device__ inline uint4 simt_load16(const void *address)
+{
+    const simt_uint4 v = *(const SIMT_WHOLE simt_uint4 *)address;
+    const uint4 value = {v[0], v[1], v[2], v[3]};
+    return value;
+}
+static __device__ inline void simt_store16(void *address, uint4 value)
+{
+    const simt_uint4 v = {value.x, value.y, value.z, value.w};
+    *(SIMT_WHOLE simt_uint4 *)address = v;
+}
 #define LOAD4(address) (*(const simt_uint *)(address))
-#define LOAD16(address) (*(const uint4 *)(address))
+#define LOAD16(address) simt_load16(address)
 #define STORE4(address, value) (*(simt_uint *)(address) = (value))
-#define STORE16(address, value) (*(uint4 *)(address) = (value))
+#define STORE16(address, value) simt_store16((address), (value))
 
 /* ---- the 16-bit element type: f16 (IEEE binary16) or bf16, exact to float, rounded to nearest even from it ---- */
 #if defined(ELEMENT_BF16) && ELEMENT_BF16
