@@ -73,6 +73,7 @@ help:
 	@echo 'make run-stepNN ARGS=  run one; ARGS="--help" lists its options'
 	@echo 'make compare           each step against the reference and against the step before it'
 	@echo 'make diff-stepNN       what changed from the step before'
+	@echo 'make profile-stepNN    what each source line costs; ARGS=--by-cost sorts'
 	@echo 'make bug-stepNN BUG=   run a step with a planted bug (without BUG: lists them)'
 	@echo 'make test              the tests (sets up a Python environment by itself)'
 	@echo 'make check-gpu         every step under the four tools of compute-sanitizer (needs a GPU)'
@@ -123,6 +124,8 @@ define step_rules
 $(call short,$1): $(call binary,$1)
 run-$(call short,$1): $(call binary,$1)
 	@$(call binary,$1) $$(ARGS)
+profile-$(call short,$1): $(call binary,$1)
+	@$(call binary,$1) --profile $$(ARGS)
 bug-$(call short,$1):
 	@$(if $(BUG),$$(MAKE) -s run-$(call short,$1) BUG=$(BUG) || true,ls $1/bugs | sed 's/.patch//')
 diff-$(call short,$1):
@@ -145,7 +148,7 @@ run:
 	@echo; $(MAKE) --no-print-directory ladder HEAD_DIM=64 NAME=run-generated LADDER_ARGS='--heads 2 --seq-q 128 --seq-kv 128'
 	@echo; echo 'real input: Q, K, V of a sentence encoder on a paragraph (common/data)'; cat build/run-real/table.txt
 compare:
-	@$(MAKE) --no-print-directory ladder NAME=compare LADDER_ARGS='$(or $(ARGS),--heads 2 --seq-q 200 --seq-kv 328)' >build/compare.log 2>&1 \
+	@mkdir -p build && $(MAKE) --no-print-directory ladder NAME=compare LADDER_ARGS='$(or $(ARGS),--heads 2 --seq-q 200 --seq-kv 328)' >build/compare.log 2>&1 \
 	|| { cat build/compare.log; exit 1; }
 	@cat build/compare/table.txt
 
@@ -155,7 +158,7 @@ PYTHON = $(shell python3 -c 'import numpy, pytest, hypothesis' 2>/dev/null && ec
 	python3 -m venv .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
 	@touch $@
-test: $(filter .venv%,$(PYTHON))
+test: $(if $(filter test,$(MAKECMDGOALS)),$(filter .venv%,$(PYTHON)))
 	BACKEND=$(BACKEND) CC='$(CC)' $(PYTHON) -m pytest -q tests $(ARGS)
 SANITIZE = compute-sanitizer --error-exitcode 1 --print-limit 3
 check-gpu: all

@@ -43,6 +43,8 @@ void backend_download(void *host, const void *device, int64_t bytes);
 void backend_synchronize(void);                           /* waits, and reports what the kernels did wrong */
 Counters backend_counters(void);
 void backend_counters_reset(void);
+void backend_profile(FILE *out, int cost_first);          /* the counts by source line, in file order or dearest first */
+void backend_profile_json(FILE *out);                     /* the same as a JSON array */
 
 /* Median time in milliseconds of `runs` launches after a warm-up, each with the L2 cache flushed before it if
  * flush_l2.  GPU only: the CPU executor never prints a speed and returns -1. */

@@ -354,6 +354,7 @@ int run_step(int argc, char **argv, const Step *step)
     if (options->json) write_json(&run);
     if (options->row) append_row(&run);
     print_report(&run);
+    if (options->profile) backend_profile(stdout, options->by_cost);
     free_all(&run);
     return !run.pass;
 }

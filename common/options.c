@@ -55,6 +55,8 @@ static const OptionRow rows[] = {
     {HEADING, "How to run:", "", 0, ""},
     {FLAG, "--no-check", "", AT(no_check), "do not compare with the float64 reference"},
     {FLAG, "--no-observe", "", AT(no_observe), "CPU: do not count and check memory accesses; faster"},
+    {FLAG, "--profile", "", AT(profile), "CPU: print what each source line costs"},
+    {FLAG, "--by-cost", "", AT(by_cost), "--profile: the dearest line first, not in file order"},
     {COUNT, "--bench", "N", AT(bench), "GPU: time N launches once the result is right"},
     {FLAG, "--no-flush", "", AT(no_flush), "--bench: leave the L2 cache warm between launches"},
     {HELP, "--help", "", 0, "print this text"},
@@ -215,6 +217,10 @@ static void check_together(const Step *step, const Options *options, const int g
                        file_of(options, &rows[j]), rows[i].name, file_of(options, &rows[i]));
         }
     }
+    if (options->by_cost && !options->profile)
+        refuse(step, "--by-cost sorts the lines of --profile; add --profile");
+    if (options->profile && options->no_observe)
+        refuse(step, "--profile prints what the observer counted; leave --no-observe out");
     if (options->no_flush && !options->bench)
         refuse(step, "--no-flush without --bench: it says how to time; add --bench N");
     if (options->no_check && (options->previous_out || options->previous_lse))

@@ -196,6 +196,11 @@ static void print_json(const Run *run, FILE *file)
     json_comparison(file, "o_previous", &run->o_change, options->previous_out != NULL);
     json_comparison(file, "lse_previous", &run->lse_change, options->previous_lse != NULL);
     json_counters(file, &run->counters);
+    if (options->profile) {
+        fprintf(file, "\"lines\": ");
+        backend_profile_json(file);
+        fprintf(file, ",\n  ");
+    }
     json_number(file, "time_ms", run->time_ms, ", ");
     json_number(file, "tflops", run->tflops, ",\n");
     fprintf(file, "  \"pass\": %s\n}\n", !checked ? "null" : run->pass ? "true" : "false");

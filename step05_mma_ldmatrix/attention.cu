@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
 
     /* O = o / l and LSE = scale * m + ln l; a row without a key has l = 0.  O goes where this warp's
      * rows of Q were, so that it can leave in 16-byte stores; no other warp touches those rows. */
-    __syncwarp();
+    __syncwarp(); /* where Q is read in every tile: all lanes have read it */
     element_t *out = p.o + batch * p.o_stride.batch + head * p.o_stride.head; /* [seq_q, D] */
     float *lse = p.lse + batch * p.lse_stride.batch + head * p.lse_stride.head; /* [seq_q] */
     UNROLL for (int t = 0; t < ROW_TILES; t++)

@@ -102,6 +102,17 @@ void backend_counters_reset(void)
 {
 }
 
+void backend_profile(FILE *out, int cost_first)
+{
+    (void)cost_first;
+    fprintf(out, "\nno counts by source line on a GPU: build with BACKEND=cpu, or use Nsight Compute\n");
+}
+
+void backend_profile_json(FILE *out)
+{
+    fprintf(out, "null");
+}
+
 int cuda_launch_check(const char *name, const void *kernel, int64_t blocks, int threads, int64_t shared_bytes)
 {
     int limit = 0;

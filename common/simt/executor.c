@@ -168,7 +168,7 @@ int simt_meet(Meeting meeting, unsigned mask, void *pc)
                      meeting_name(other->waits_in), other->mask, report_place(other->pc));
         simt_stop_block();
     }
-    if (w->observer) observer_count(meeting);
+    if (w->observer) observer_meeting(meeting, pc, mask);
     return 1;
 }
 
@@ -238,7 +238,7 @@ void simt_syncthreads(void)
                      report_lane(t / LANES, t % LANES), report_place(other->pc));
         simt_stop_block();
     }
-    if (w->observer) observer_count(MEET_SYNCTHREADS);
+    if (w->observer) observer_meeting(MEET_SYNCTHREADS, self->pc, 0);
     for (int t = 0; t < w->threads; t++) w->thread[t].waits_in = MEET_NONE;
     for (int i = 0; i < w->warps; i++) {
         w->warp_state[i].runnable = w->warp_state[i].in_block;
@@ -320,10 +320,13 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
+static uint32_t next_number = 2; /* of blocks, through all launches */
+
 void simt_launch(const char *name, void (*call)(void (*)(void), const void *), void (*kernel)(void), const void *params,
                  int64_t blocks, int threads, int64_t shared_bytes)
 {
-    Launch launch = {name, call, kernel, params, blocks, 0, threads, shared_bytes, 0};
+    Launch launch = {name, call, kernel, params, blocks, 0, next_number, threads, shared_bytes, 0};
+    next_number += (uint32_t)blocks;
     if (threads < 1 || threads > MAX_THREADS || blocks < 1 || blocks > INT32_MAX) {
         fprintf(stderr, "%s: a launch of %lld blocks of %d threads: a grid has 1 to 2147483647 blocks, a block 1 to %d "
                 "threads\n", name, (long long)blocks, threads, MAX_THREADS);

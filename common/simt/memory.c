@@ -119,7 +119,7 @@ DeviceInfo backend_info(void)
     info.memory_free = (int64_t)8 << 30;
     (void)page;
 #endif
-    if (observing) info.memory_free = info.memory_free / 3 * 2; /* the flags of what was written take half again */
+    if (observing) info.memory_free /= 1 + (int64_t)sizeof(GlobalCell) / 2; /* the observer's cells */
     info.shared_limit = SHARED_LIMIT;
     return info;
 }
@@ -139,8 +139,8 @@ void *backend_alloc(int64_t bytes, const char *name)
     a->name = name;
     a->base = arena_next + (pages - rounded); /* ends where the page ends: the next byte is out of bounds */
     a->bytes = bytes;
-    a->written = observing ? calloc((size_t)(bytes + 1) / 2 + 16, 1) : NULL;
-    if (observing && !a->written) {
+    a->cells = observing ? calloc((size_t)(bytes + 1) / 2, sizeof *a->cells) : NULL;
+    if (observing && !a->cells) {
         fprintf(stderr, "%s: no memory to observe %lld bytes (--no-observe needs less)\n", name, (long long)bytes);
         exit(2);
     }
@@ -157,7 +157,7 @@ void backend_free(void *device)
     char *first = (char *)((uintptr_t)a->base / (uintptr_t)page * (uintptr_t)page);
     const int64_t pages = (a->bytes + (a->base - first) + page - 1) / page * page;
     mmap(first, (size_t)pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    free(a->written);
+    free(a->cells);
     memset(a, 0, sizeof *a);
 }
 
@@ -165,7 +165,7 @@ void backend_upload(void *device, const void *host, int64_t bytes)
 {
     Allocation *a = simt_allocation(device);
     memcpy(device, host, (size_t)bytes);
-    if (a && a->written) memset(a->written + ((char *)device - a->base) / 2, 1, (size_t)(bytes + 1) / 2);
+    for (int64_t i = 0; a && a->cells && i < bytes; i += 2) a->cells[((char *)device - a->base + i) / 2].writer = 1;
 }
 
 void backend_download(void *host, const void *device, int64_t bytes)

@@ -4,7 +4,6 @@
  * the lanes of a warp execute one place in the code is one warp instruction, and its addresses are what the memory
  * system sees together. */
 #include "simt.h"
-#include "../backend.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,11 +11,11 @@
 
 enum { SITES = 4096, AHEAD = 128 }; /* AHEAD: executions of one place by which a lane may lead the others */
 
-typedef enum Space { SPACE_GLOBAL, SPACE_SHARED } Space;
+typedef enum Space { SPACE_GLOBAL, SPACE_SHARED, SPACE_NONE } Space;
 
 typedef struct Site { /* one place in the code that accesses memory */
     const void *pc;
-    Access access;
+    Access access; /* or, of SPACE_NONE, a Meeting */
     Space space;
     int size;
     int executions[LANES]; /* by each lane, since the warp was last quiet */
@@ -33,22 +32,26 @@ typedef struct Observer {
     } table[SITES];
     Site *active[SITES]; /* those with executions not counted yet */
     int active_count, site_count;
-    int64_t meetings[MEET_MMA + 1];
+    struct Races *races;
 } Observer;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static Counters totals;
 
 Observer *observer_create(void)
 {
     Observer *o = calloc(1, sizeof *o);
-    if (!o) abort();
+    if (!o || !(o->races = races_create())) abort();
     return o;
+}
+
+struct Races *observer_races(Observer *o)
+{
+    return o->races;
 }
 
 static Site *find_site(Observer *o, const void *pc, Space space, Access access, int size)
 {
-    const uint64_t key = (uint64_t)(uintptr_t)pc * 16 + (uint64_t)space * 8 + (uint64_t)access;
+    const uint64_t key = (uint64_t)(uintptr_t)pc * 32 + (uint64_t)space * 8 + (uint64_t)access;
     uint64_t slot = key * 0x9e3779b97f4a7c15u >> 52; /* 12 bits: SITES */
     while (o->table[slot].key != key) {
         if (!o->table[slot].key) {
@@ -69,7 +72,7 @@ static Site *find_site(Observer *o, const void *pc, Space space, Access access, 
 
 /* ---- checks ---- */
 
-static void check_global(const char *address, int size, int is_store, const void *pc)
+static void check_global(Worker *w, const char *address, int size, int is_store, const void *pc)
 {
     Allocation *a = simt_allocation(address);
     if (!a || address + size > a->base + a->bytes) {
@@ -86,21 +89,12 @@ static void check_global(const char *address, int size, int is_store, const void
                      (long long)(address - a->base), a->name, size);
         simt_stop_block();
     }
-    unsigned char *written = a->written + (address - a->base) / 2;
-    const int flags = (size + 1) / 2;
-    if (is_store) {
-        memset(written, 1, (size_t)flags);
-        return;
-    }
-    unsigned char all = 1;
-    for (int i = 0; i < flags; i++) all &= written[i];
-    if (!all)
-        report_error(pc, 0, "%s: uninitialised: %s reads byte %lld of %s, which nothing has written", report_place(pc),
-                     report_thread(), (long long)(address - a->base), a->name);
+    races_global(w, a, address - a->base, size, is_store, pc);
 }
 
-static void check_shared(Worker *w, const char *address, int size, int is_store, const void *pc)
+static void check_shared(Worker *w, const char *address, int size, Access access, const void *pc)
 {
+    const int is_store = access == ACCESS_STORE || access == ACCESS_ASYNC_STORE;
     const int64_t offset = address - w->shared;
     if (offset < 0 || offset + size > w->launch->shared_bytes) {
         report_error(pc, 0, "%s: %s out of bounds: %s %s %d bytes at byte %lld of shared memory, which has %lld",
@@ -114,6 +108,7 @@ static void check_shared(Worker *w, const char *address, int size, int is_store,
                      (long long)offset, size);
         simt_stop_block();
     }
+    races_shared(w, offset, size, access, pc);
 }
 
 /* ---- counting by warp instruction ---- */
@@ -155,8 +150,8 @@ void observe(const void *pointer, int size, Access access, const void *pc)
     if (simt_in_arena(address)) space = SPACE_GLOBAL;
     else if ((uint64_t)(address - (w->shared - SHARED_GUARD)) < SHARED_LIMIT + 2 * SHARED_GUARD) space = SPACE_SHARED;
     else return; /* a local array, or a table of constants */
-    if (space == SPACE_GLOBAL) check_global(address, size, is_store, pc);
-    else check_shared(w, address, size, is_store, pc);
+    if (space == SPACE_GLOBAL) check_global(w, address, size, is_store, pc);
+    else check_shared(w, address, size, access, pc);
 
     Site *site = find_site(w->observer, pc, space, access, size);
     if (site->executions[w->lane] == AHEAD) simt_park();
@@ -169,19 +164,23 @@ void observe(const void *pointer, int size, Access access, const void *pc)
     site->address[n][w->lane] = (uint64_t)(uintptr_t)address;
 }
 
-void observer_count(Meeting meeting)
+void observer_meeting(Meeting meeting, const void *pc, unsigned mask)
 {
-    simt_worker->observer->meetings[meeting]++;
+    Worker *w = simt_worker;
+    find_site(w->observer, pc, SPACE_NONE, (Access)meeting, 0)->requests++;
+    if (meeting == MEET_SYNCTHREADS) races_barrier(w);
+    if (meeting == MEET_SYNCWARP) races_syncwarp(w, mask);
 }
 
 void observer_block_begin(Worker *w)
 {
-    (void)w;
+    races_block_begin(w);
 }
 
 void observer_block_end(Worker *w)
 {
     observer_warp_quiet(w);
+    races_block_end(w);
 }
 
 void observer_merge(Observer *o)
@@ -190,38 +189,14 @@ void observer_merge(Observer *o)
     for (int i = 0; i < SITES; i++) {
         Site *site = o->table[i].site;
         if (!site) continue;
-        const int is_store = site->access == ACCESS_STORE || site->access == ACCESS_ASYNC_STORE;
-        if (site->space == SPACE_GLOBAL) {
-            *(is_store ? &totals.store_requests : &totals.load_requests) += site->requests;
-            *(is_store ? &totals.store_sectors : &totals.load_sectors) += site->sectors;
-            *(is_store ? &totals.store_bytes : &totals.load_bytes) += site->bytes;
-            if (site->access == ACCESS_ASYNC_LOAD) totals.cp_async += site->requests;
-        } else if (site->access != ACCESS_ASYNC_STORE) {
-            *(is_store ? &totals.shared_store_requests : &totals.shared_load_requests) += site->requests;
-            *(is_store ? &totals.shared_store_wavefronts : &totals.shared_load_wavefronts) += site->wavefronts;
-            totals.shared_excess += site->excess;
-        }
+        const SiteCounts counts = {site->pc, (int)site->space * 8 + (int)site->access, site->requests, site->bytes,
+                                   site->sectors, site->wavefronts, site->excess};
+        profile_add(&counts);
         free(site);
     }
-    totals.barriers += o->meetings[MEET_SYNCTHREADS];
-    totals.shuffles += o->meetings[MEET_SHFL];
-    totals.ldmatrix += o->meetings[MEET_LDMATRIX];
-    totals.mma += o->meetings[MEET_MMA];
+    races_free(o->races);
     pthread_mutex_unlock(&mutex);
     free(o);
-}
-
-Counters backend_counters(void)
-{
-    Counters counters = totals;
-    counters.errors = report_count();
-    counters.observed = simt_observing();
-    return counters;
-}
-
-void backend_counters_reset(void)
-{
-    memset(&totals, 0, sizeof totals);
 }
 
 /* ---- what the compiler calls ---- */

@@ -17,66 +17,115 @@ enum { MAX_PLACES = 4096, MAX_REPORTS = 10, MAX_KEYS = 256 };
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     const void *pc;
-    char text[160];
+    char text[160];  /* directory/file:line */
+    char path[1024]; /* of the file */
+    int line;
 } places[MAX_PLACES];
 static int place_count;
 
-/* Asks the tool that comes with the compiler.  It prints the chain of inlined calls, innermost first: the first line
- * that lies outside of common/ is the kernel's own. */
-static void resolve(const void *pc, char *text, size_t size)
+const char *report_base(void)
 {
-    char path[2048] = "", command[2300], line[1024];
-    const uintptr_t call = (uintptr_t)pc - 1; /* a return address is that of the next instruction */
-    snprintf(text, size, "code address %p", pc);
+    return (const char *)(uintptr_t)report_base;
+}
+
+static int find_place(const void *pc)
+{
+    int i = 0;
+    while (i < place_count && places[i].pc != pc) i++;
+    return i;
+}
+
+/* One line of the tool's answer, "path:line": the chain of inlined calls comes innermost first, and the first line that
+ * lies outside of common/ is the kernel's own. */
+static void take_line(int place, char *line, int *found)
+{
+    line[strcspn(line, "\n")] = 0;
+    char *discriminator = strstr(line, " (discriminator");
+    if (discriminator) *discriminator = 0;
+#ifdef __APPLE__
+    char *open = strrchr(line, '('), *close = strrchr(line, ')');
+    if (!open || !close) return;
+    *close = 0;
+    memmove(line, open + 1, strlen(open + 1) + 1);
+#endif
+    char *colon = strrchr(line, ':');
+    const int inside_common = strstr(line, "common/") != NULL;
+    if (!colon || line[0] == '?' || *found == 2 || (*found && inside_common)) return;
+    places[place].line = atoi(colon + 1);
+    snprintf(places[place].path, sizeof places[place].path, "%.*s", (int)(colon - line), line);
+    char *name = strrchr(line, '/'); /* directory/file:line says enough */
+    while (name && name > line && name[-1] != '/') name--;
+    snprintf(places[place].text, sizeof places[place].text, "%.150s", name ? name : line);
+    *found = inside_common ? 1 : 2;
+}
+
+/* Asks the tool that comes with the compiler. */
+static void resolve(int first, int count)
+{
+    char path[1024] = "", line[2048];
+    char *command = malloc(4096 + 24 * (size_t)count);
+    int length, found = 0;
+    if (!command) return;
 #ifdef __APPLE__
     uint32_t path_size = sizeof path;
     Dl_info info;
-    if (_NSGetExecutablePath(path, &path_size) || !dladdr(pc, &info)) return;
-    snprintf(command, sizeof command, "atos -i -fullPath -o '%s' -l %p 0x%lx 2>/dev/null", path, info.dli_fbase,
-             (unsigned long)call);
+    if (_NSGetExecutablePath(path, &path_size) || !dladdr(report_base(), &info)) return;
+    length = sprintf(command, "for a in");
+    const char *end = "; do echo 0x; atos -i -fullPath -o '%s' -l %p $a; done 2>/dev/null";
 #else
-    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-    if (length < 0) return;
-    path[length] = 0;
-    snprintf(command, sizeof command, "addr2line -i -e '%s' 0x%lx 2>/dev/null", path, (unsigned long)call);
+    const ssize_t path_length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (path_length < 0) return;
+    length = sprintf(command, "addr2line -a -i -e '%s'", path);
+    const char *end = " 2>/dev/null";
+#endif
+    for (int i = first; i < first + count; i++) /* a return address is that of the next instruction */
+        length += sprintf(command + length, " 0x%lx", (unsigned long)((uintptr_t)places[i].pc - 1));
+#ifdef __APPLE__
+    sprintf(command + length, end, path, info.dli_fbase);
+#else
+    sprintf(command + length, "%s", end);
 #endif
     FILE *tool = popen(command, "r");
-    if (!tool) return;
-    int found = 0;
-    while (fgets(line, sizeof line, tool)) {
-        line[strcspn(line, "\n")] = 0;
-        char *discriminator = strstr(line, " (discriminator");
-        if (discriminator) *discriminator = 0;
-#ifdef __APPLE__
-        char *open = strrchr(line, '('), *close = strrchr(line, ')');
-        if (!open || !close) continue;
-        *close = 0;
-        memmove(line, open + 1, strlen(open + 1) + 1);
-#endif
-        if (line[0] == '?' || found == 2) continue;
-        const int inside_common = strstr(line, "common/") != NULL;
-        if (found && inside_common) continue;
-        char *name = strrchr(line, '/'); /* directory/file:line says enough */
-        while (name && name > line && name[-1] != '/') name--;
-        snprintf(text, size, "%.*s", (int)size - 1, name ? name : line);
-        found = inside_common ? 1 : 2;
+    int place = first - 1;
+    while (tool && fgets(line, sizeof line, tool)) {
+        if (strncmp(line, "0x", 2) == 0) { /* the address itself: its lines follow */
+            place++;
+            found = 0;
+        } else if (place >= first && place < first + count)
+            take_line(place, line, &found);
     }
-    pclose(tool);
+    if (tool) pclose(tool);
+    free(command);
+}
+
+void report_resolve(const void *const *pcs, int count)
+{
+    pthread_mutex_lock(&mutex);
+    const int first = place_count;
+    for (int i = 0; i < count && place_count < MAX_PLACES; i++) {
+        if (find_place(pcs[i]) < place_count) continue;
+        places[place_count].pc = pcs[i];
+        snprintf(places[place_count].text, sizeof places[0].text, "code address %p", pcs[i]);
+        place_count++;
+    }
+    if (place_count > first) resolve(first, place_count - first);
+    pthread_mutex_unlock(&mutex);
 }
 
 const char *report_place(const void *pc)
 {
-    pthread_mutex_lock(&mutex);
-    int i = 0;
-    while (i < place_count && places[i].pc != pc) i++;
-    if (i == place_count) {
-        if (i == MAX_PLACES) i = place_count = 0;
-        places[i].pc = pc;
-        resolve(pc, places[i].text, sizeof places[i].text);
-        place_count++;
-    }
-    pthread_mutex_unlock(&mutex);
-    return places[i].text;
+    report_resolve(&pc, 1);
+    const int i = find_place(pc);
+    return i < place_count ? places[i].text : "an unknown line";
+}
+
+const char *report_source(const void *pc, int *line)
+{
+    report_resolve(&pc, 1);
+    const int i = find_place(pc);
+    if (i >= place_count || !places[i].line) return NULL;
+    *line = places[i].line;
+    return places[i].path;
 }
 
 int report_same_line(const void *a, const void *b)
@@ -85,18 +134,19 @@ int report_same_line(const void *a, const void *b)
 }
 
 static int64_t errors;
-static const void *keys[MAX_KEYS][2];
+static const char *keys[MAX_KEYS][2]; /* texts of places */
 static int key_count, printed;
 
 void report_error(const void *key_a, const void *key_b, const char *format, ...)
 {
+    const char *a = report_place(key_a), *b = key_b ? report_place(key_b) : "";
     pthread_mutex_lock(&mutex);
     errors++;
     int known = 0;
-    for (int i = 0; i < key_count; i++) known |= keys[i][0] == key_a && keys[i][1] == key_b;
+    for (int i = 0; i < key_count; i++) known |= strcmp(keys[i][0], a) == 0 && strcmp(keys[i][1], b) == 0;
     if (!known && key_count < MAX_KEYS) {
-        keys[key_count][0] = key_a;
-        keys[key_count++][1] = key_b;
+        keys[key_count][0] = a;
+        keys[key_count++][1] = b;
     }
     if (!known && printed < MAX_REPORTS) {
         va_list arguments;

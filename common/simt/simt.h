@@ -3,7 +3,9 @@
  *   warp.c      the warp's matrix and copy instructions
  *   memory.c    device memory, and which array an address belongs to
  *   observer.c  every load and store of a kernel: checked at once, counted by warp instruction
+ *   races.c     who wrote and who read each cell of memory last, and whether a barrier lies between
  *   banks.c     how many sectors and wavefronts a warp instruction costs
+ *   profile.c   the counts by source line
  *   report.c    errors, and source lines of code addresses */
 #ifndef SIMT_H
 #define SIMT_H
@@ -62,6 +64,7 @@ typedef struct Launch {
     void (*kernel)(void);
     const void *params;
     int64_t blocks, next_block; /* next_block: taken by the workers, atomically */
+    uint32_t first_number;      /* of the numbers of its blocks */
     int threads;
     int64_t shared_bytes;
     int stop; /* an error ended the launch */
@@ -84,8 +87,13 @@ typedef struct Allocation {
     const char *name;
     char *base;
     int64_t bytes;
-    unsigned char *written; /* one flag for every 2 bytes: something has been stored there; NULL if not observed */
+    struct GlobalCell *cells; /* one for every 2 bytes; NULL if not observed */
 } Allocation;
+/* Blocks are numbered through all launches, from 2 on; 1 stands for the host. */
+typedef struct GlobalCell {
+    uint32_t writer, reader;      /* number of the last block that wrote, read; 0: none */
+    uint32_t write_pc, read_pc;   /* where: code address relative to report_base() */
+} GlobalCell;
 int simt_observing(void);
 int simt_threads(void);                             /* workers: the cores of this machine */
 int simt_in_arena(const void *address);             /* in the range that device memory is taken from, gaps included */
@@ -96,11 +104,31 @@ Allocation *simt_nearest_allocation(const void *address);
 struct Observer *observer_create(void);
 /* One lane's access of size bytes by the instruction at pc; called before it is carried out. */
 void observe(const void *address, int size, Access access, const void *pc);
-void observer_count(Meeting meeting); /* a warp, or for MEET_SYNCTHREADS a block, has met */
+void observer_meeting(Meeting meeting, const void *pc, unsigned mask); /* a warp, or a block at a barrier, has met */
 void observer_block_begin(Worker *worker);
 void observer_warp_quiet(Worker *worker);           /* no lane of the current warp can run: count what it did */
 void observer_block_end(Worker *worker);
 void observer_merge(struct Observer *observer);     /* adds its counts to the totals and frees it */
+
+/* ---- races.c ---- */
+struct Races *races_create(void);
+void races_free(struct Races *races);
+void races_block_begin(Worker *worker);
+void races_block_end(Worker *worker);
+void races_barrier(Worker *worker);
+void races_syncwarp(Worker *worker, unsigned mask);
+void races_shared(Worker *worker, int64_t offset, int size, Access access, const void *pc);
+void races_landed(Worker *worker, int64_t offset); /* 16 bytes that a cp.async of the running thread has filled */
+void races_global(Worker *worker, Allocation *array, int64_t offset, int size, int is_store, const void *pc);
+struct Races *observer_races(struct Observer *observer);
+
+/* ---- profile.c: counts of one place in the code ---- */
+typedef struct SiteCounts {
+    const void *pc;
+    int kind; /* an Access of global (0-) or shared memory (8-), or 16 + a Meeting */
+    int64_t requests, bytes, sectors, wavefronts, excess;
+} SiteCounts;
+void profile_add(const SiteCounts *counts);
 
 /* ---- banks.c: addresses of the lanes in mask, size bytes each ---- */
 int global_sectors(const uint64_t address[LANES], unsigned mask, int size);
@@ -111,7 +139,11 @@ int shared_wavefronts_least(unsigned mask, int size, const uint64_t address[LANE
 /* "file.cu:12"; a static string.  The innermost line of the kernel file when helpers were inlined into it. */
 const char *report_place(const void *pc);
 int report_same_line(const void *a, const void *b);
-/* One error in a kernel.  key_a and key_b tell causes apart: the same pair is reported once.  Counts it and returns. */
+const char *report_source(const void *pc, int *line); /* path of the file; NULL if unknown */
+void report_resolve(const void *const *pcs, int count); /* looks many up at once, which is quicker */
+const char *report_base(void);                          /* code addresses are near it */
+/* One error in a kernel.  The source lines of key_a and key_b (NULL: none) tell causes apart: the same pair is reported
+ * once.  Counts it and returns. */
 void report_error(const void *key_a, const void *key_b, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int64_t report_count(void);
 /* "block 3, warp 1, lane 5" of the running thread; a thread-local string */

@@ -140,6 +140,7 @@ void simt_cp_async_wait(int groups)
         const AsyncCopy *copy = &self->copies[landed++];
         if (copy->global) memcpy(copy->shared, copy->global, 16);
         else memset(copy->shared, 0, 16);
+        if (simt_worker->observer) races_landed(simt_worker, copy->shared - simt_worker->shared);
     }
     self->copy_count -= landed;
     memmove(self->copies, self->copies + landed, (size_t)self->copy_count * sizeof *self->copies);

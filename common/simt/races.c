@@ -1,0 +1,233 @@
+/* Data races and reads of what nothing has written.
+ *
+ * Shared memory: two accesses to the same cell by different threads, one of them a write, must have a barrier between
+ * them: a __syncthreads, or within a warp a __syncwarp of both lanes (directly or through others).  A shuffle, ldmatrix
+ * or mma makes lanes meet but does not order their memory accesses.  Each cell remembers its last write and its last
+ * reads; barriers are counted (epoch), and for each pair of lanes the last __syncwarp that tells one of the other's
+ * accesses (a vector clock).  A cp.async writes when it is started and is in flight until its thread waits for it;
+ * after that it is a write of that thread, made at the moment of the wait.
+ *
+ * Global memory: blocks of one launch must not touch a cell that one of them writes. */
+#include "simt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CELL = 2, CELLS = SHARED_LIMIT / CELL, MAX_PENDING = 32 };
+
+typedef struct Cell {
+    uint32_t write_epoch, write_time;            /* epoch 0: never; time: of the writer's warp */
+    uint32_t read_epoch, read_time, read_lanes;  /* of the warp that read last */
+    uint32_t other_epoch;                        /* a reader of another warp in this epoch */
+    int16_t writer, reader, other_reader;        /* threads */
+    int16_t in_flight;                           /* 1: by a cp.async that has not landed */
+    uint32_t write_pc, read_pc, other_pc;        /* relative to report_base() */
+} Cell;
+
+typedef struct Races {
+    uint32_t epoch, block_epoch; /* barriers so far; at the block's start */
+    uint32_t time[MAX_WARPS];    /* __syncwarps of a warp so far, + 1 */
+    uint32_t known[MAX_WARPS][LANES][LANES]; /* known[w][a][b]: what lane b did before this time is visible to a */
+    struct {
+        const void *pc;
+        int64_t offset;
+        int16_t thread;
+    } unwritten[MAX_PENDING]; /* reads of cells that nothing has written; a race may turn out to be the reason */
+    int unwritten_count;
+    Cell cell[CELLS];
+} Races;
+
+Races *races_create(void)
+{
+    return calloc(1, sizeof(Races));
+}
+
+void races_free(Races *races)
+{
+    free(races);
+}
+
+static uint32_t relative(const void *pc)
+{
+    return (uint32_t)((const char *)pc - report_base());
+}
+
+static const void *absolute(uint32_t pc)
+{
+    return report_base() + (int32_t)pc;
+}
+
+void races_block_begin(Worker *w)
+{
+    Races *r = observer_races(w->observer);
+    r->block_epoch = ++r->epoch;
+    r->unwritten_count = 0;
+}
+
+void races_block_end(Worker *w)
+{
+    Races *r = observer_races(w->observer);
+    for (int i = 0; i < r->unwritten_count; i++)
+        report_error(r->unwritten[i].pc, 0, "%s: uninitialised: %s reads byte %lld of shared memory, which nothing in this "
+                     "block has written", report_place(r->unwritten[i].pc),
+                     report_lane(r->unwritten[i].thread / LANES, r->unwritten[i].thread % LANES),
+                     (long long)r->unwritten[i].offset);
+    r->unwritten_count = 0;
+}
+
+void races_barrier(Worker *w)
+{
+    observer_races(w->observer)->epoch++;
+}
+
+void races_syncwarp(Worker *w, unsigned mask)
+{
+    Races *r = observer_races(w->observer);
+    uint32_t(*known)[LANES] = r->known[w->warp], merged[LANES] = {0};
+    const uint32_t now = ++r->time[w->warp];
+    for (int a = 0; a < LANES; a++)
+        for (int b = 0; (mask >> a & 1) && b < LANES; b++)
+            if (known[a][b] > merged[b]) merged[b] = known[a][b];
+    for (int a = 0; a < LANES; a++)
+        if (mask >> a & 1) merged[a] = now;
+    for (int a = 0; a < LANES; a++)
+        if (mask >> a & 1) memcpy(known[a], merged, sizeof merged);
+}
+
+/* Is what thread did at this epoch and time over, for the running thread? */
+static int ordered(const Races *r, const Worker *w, uint32_t epoch, uint32_t time, int thread)
+{
+    if (epoch < r->epoch) return 1;
+    if (thread / LANES != w->warp) return 0;
+    return thread % LANES == w->lane || r->known[w->warp][w->lane][thread % LANES] > time;
+}
+
+static void report_race(Worker *w, int64_t offset, const void *pc, const char *does, int thread, uint32_t other_pc,
+                        const char *did, const void *write_pc, const char *missing)
+{
+    char who[64];
+    strcpy(who, report_thread());
+    (void)w;
+    report_error(write_pc, 0, "%s: race: %s %s byte %lld of shared memory, which %s %s at %s: %s", report_place(pc), who,
+                 does, (long long)offset, report_lane(thread / LANES, thread % LANES), did,
+                 report_place(absolute(other_pc)), missing);
+}
+
+static void forget_unwritten(Races *r, const void *pc)
+{
+    for (int i = 0; i < r->unwritten_count; i++)
+        if (report_same_line(r->unwritten[i].pc, pc)) r->unwritten[i--] = r->unwritten[--r->unwritten_count];
+}
+
+static void check_read(Races *r, Worker *w, Cell *c, int64_t offset, const void *pc)
+{
+    const int thread = w->warp * LANES + w->lane;
+    if (c->write_epoch < r->block_epoch) {
+        int known = r->unwritten_count == MAX_PENDING;
+        for (int i = 0; i < r->unwritten_count; i++) known |= r->unwritten[i].pc == pc;
+        if (!known) {
+            r->unwritten[r->unwritten_count].pc = pc;
+            r->unwritten[r->unwritten_count].offset = offset;
+            r->unwritten[r->unwritten_count++].thread = (int16_t)thread;
+        }
+    } else if (c->in_flight) {
+        report_race(w, offset, pc, "reads", c->writer, c->write_pc, "began to fill with cp.async",
+                    absolute(c->write_pc), "the copy is in flight, no cp_async_wait has covered it");
+    } else if (!ordered(r, w, c->write_epoch, c->write_time, c->writer)) {
+        report_race(w, offset, pc, "reads", c->writer, c->write_pc, "wrote", absolute(c->write_pc),
+                    c->writer / LANES == w->warp ? "no __syncwarp or __syncthreads lies between"
+                                                 : "no __syncthreads lies between");
+    }
+    if (c->read_epoch == r->epoch && c->reader / LANES != w->warp) {
+        c->other_epoch = c->read_epoch;
+        c->other_reader = c->reader;
+        c->other_pc = c->read_pc;
+        c->read_lanes = 0;
+    } else if (c->read_epoch != r->epoch)
+        c->read_lanes = 0;
+    c->read_epoch = r->epoch;
+    c->read_time = r->time[w->warp];
+    c->read_lanes |= 1u << w->lane;
+    c->reader = (int16_t)thread;
+    c->read_pc = relative(pc);
+}
+
+static void check_write(Races *r, Worker *w, Cell *c, int64_t offset, int is_async, const void *pc)
+{
+    static const char *missing = "no barrier lies between, so the read may come too late";
+    const int thread = w->warp * LANES + w->lane, written = c->write_epoch >= r->block_epoch;
+    const char *does = is_async ? "begins to fill with cp.async" : "writes";
+    if (written && c->in_flight && c->writer >= 0)
+        report_race(w, offset, pc, does, c->writer, c->write_pc, "began to fill with cp.async", pc,
+                    "that copy is still in flight, no cp_async_wait has covered it");
+    else if (written && !ordered(r, w, c->write_epoch, c->write_time, c->writer))
+        report_race(w, offset, pc, does, c->writer, c->write_pc, "wrote", pc, "no barrier lies between");
+    if (c->read_epoch == r->epoch) {
+        int racing = c->reader / LANES != w->warp;
+        for (unsigned rest = racing ? 0 : c->read_lanes & ~(1u << w->lane); rest && !racing; rest &= rest - 1)
+            racing = r->known[w->warp][w->lane][__builtin_ctz(rest)] <= c->read_time;
+        if (racing) {
+            forget_unwritten(r, absolute(c->read_pc));
+            report_race(w, offset, pc, does, c->reader, c->read_pc, "read", pc, missing);
+        } else if (c->other_epoch == r->epoch && c->other_reader / LANES != w->warp) {
+            forget_unwritten(r, absolute(c->other_pc));
+            report_race(w, offset, pc, does, c->other_reader, c->other_pc, "read", pc, missing);
+        }
+    }
+    c->write_epoch = r->epoch;
+    c->write_time = r->time[w->warp];
+    c->writer = (int16_t)thread;
+    c->in_flight = (int16_t)is_async;
+    c->write_pc = relative(pc);
+}
+
+void races_shared(Worker *w, int64_t offset, int size, Access access, const void *pc)
+{
+    Races *r = observer_races(w->observer);
+    const int is_write = access == ACCESS_STORE || access == ACCESS_ASYNC_STORE;
+    for (int64_t cell = offset / CELL; cell <= (offset + size - 1) / CELL; cell++) {
+        if (is_write) check_write(r, w, &r->cell[cell], offset, access == ACCESS_ASYNC_STORE, pc);
+        else check_read(r, w, &r->cell[cell], offset, pc);
+    }
+}
+
+void races_landed(Worker *w, int64_t offset)
+{
+    Races *r = observer_races(w->observer);
+    const int thread = w->warp * LANES + w->lane;
+    for (int64_t cell = offset / CELL; cell < (offset + 16) / CELL; cell++) {
+        Cell *c = &r->cell[cell];
+        if (!c->in_flight || c->writer != thread) continue; /* a later write was reported already */
+        c->in_flight = 0;
+        c->write_epoch = r->epoch;
+        c->write_time = r->time[w->warp];
+    }
+}
+
+/* Workers run blocks at the same time and without locks here: whichever of two accesses comes second sees the first. */
+void races_global(Worker *w, Allocation *array, int64_t offset, int size, int is_store, const void *pc)
+{
+    const uint32_t first = w->launch->first_number, number = first + (uint32_t)w->block;
+    for (int64_t cell = offset / 2; cell <= (offset + size - 1) / 2; cell++) {
+        GlobalCell *c = &array->cells[cell];
+        const uint32_t writer = c->writer, reader = c->reader;
+        const int write_race = writer >= first && writer != number;
+        if (!is_store && !writer)
+            report_error(pc, 0, "%s: uninitialised: %s reads byte %lld of %s, which nothing has written",
+                         report_place(pc), report_thread(), (long long)offset, array->name);
+        if (write_race || (is_store && reader >= first && reader != number)) {
+            const uint32_t other = write_race ? writer : reader, other_pc = write_race ? c->write_pc : c->read_pc;
+            report_error(is_store ? pc : absolute(other_pc), 0, "%s: race between blocks: %s %s byte %lld of %s, which "
+                         "block %u %s at %s: blocks of one launch run in any order", report_place(pc), report_thread(),
+                         is_store ? "writes" : "reads", (long long)offset, array->name, other - first,
+                         write_race ? "wrote" : "read", report_place(absolute(other_pc)));
+        }
+        if (is_store) {
+            c->writer = number;
+            c->write_pc = relative(pc);
+        } else if (reader < first || reader == number || w->block == 0) { /* of several readers, keep one */
+            c->reader = number;
+            c->read_pc = relative(pc);
+        }
+    }
+}

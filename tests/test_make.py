@@ -1,0 +1,273 @@
+"""The Makefile: what it builds again and what not, what it says, and that every step compiles without a warning.
+
+What builds or writes does so in a copy of the tree."""
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import BACKEND, CC, ROOT, STEPS, make
+
+on_cpu = pytest.mark.skipif(BACKEND != "cpu", reason="the CPU build's files")
+KERNELS = [f"{step}/attention.cu" for step in STEPS]
+NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+
+
+class Tree:
+    """A copy of the sources, without anything built."""
+    def __init__(self, folder):
+        self.folder = folder
+        for name in ("common", *STEPS):
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("Makefile", "tests/requirements.txt"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+
+    def make(self, *words, backend=BACKEND, compiler=CC):
+        environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+        return subprocess.run(["make", "--no-print-directory", f"BACKEND={backend}", f"CC={compiler}", *words],
+                              cwd=self.folder, capture_output=True, text=True, env=environment)
+
+    def compiled(self, *words, **settings):
+        """The sources that this make compiles; it succeeds."""
+        done = self.make(*words, **settings)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "warning" not in done.stdout + done.stderr
+        return re.findall(r" -c (\S+) -o ", done.stdout)
+
+    def times(self, folder="build"):
+        return {path: path.stat().st_mtime_ns for path in (self.folder / folder).rglob("*") if path.is_file()}
+
+    def age(self):
+        """All files as they were, a minute ago: what is written from here on is newer, whatever the clock's grain."""
+        for path, time in self.times(".").items():
+            os.utime(path, ns=(time - 60 * 10 ** 9,) * 2)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """All steps, built from clean by four jobs at a time."""
+    tree = Tree(tmp_path_factory.mktemp("tree"))
+    files = tree.compiled("-j4", "all")
+    assert set(KERNELS) < set(files) and "common/main.c" in files
+    return tree
+
+
+# ---- what it says ----
+
+def test_make_alone_prints_help():
+    done = make()
+    assert done.returncode == 0 and done.stderr == ""
+    for word in (*(step[:6] for step in STEPS), "make run", "make test", "make compare", "make clean", "HEAD_DIM=64",
+                 f"BACKEND={BACKEND}", "BLOCK_N=64", "DTYPE=f16"):
+        assert word in done.stdout
+    assert " -c " not in done.stdout
+
+
+def test_help_names_targets_that_exist(tree):
+    """Each is a target: make knows what it would do for it."""
+    targets = re.findall(r"^make (\S+)", make().stdout, re.M)
+    assert {"stepNN", "run-stepNN", "diff-stepNN", "bug-stepNN", "run", "compare", "test", "clean"} <= set(targets)
+    for target in targets:
+        done = tree.make("--dry-run", target.replace("stepNN", "step02"))
+        assert done.returncode == 0, (target, done.stderr)
+
+
+@pytest.mark.parametrize("name, value, rule", [
+    ("BACKEND", "tpu", "cpu or cuda"), ("BACKEND", "", "cpu or cuda"), ("DTYPE", "fp16", "f16 or bf16"),
+    ("DTYPE", "f32", "f16 or bf16"), ("HEAD_DIM", "80", "32, 64, 96, 128, 192 or 256"), ("HEAD_DIM", "0", "32, 64"),
+    ("HEAD_DIM", "512", "32, 64"), ("HEAD_DIM", "big", "32, 64")])
+@pytest.mark.parametrize("target", [[], ["run"]])
+def test_a_wrong_setting_stops_with_one_sentence(name, value, rule, target):
+    done = make(f"{name}={value}", *target, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert f"{name}={value}: " in done.stderr and rule in done.stderr
+
+
+def test_unknown_step():
+    done = make("step99", check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "step99" in done.stderr
+
+
+@pytest.mark.parametrize("step, setting, sentence", [
+    ("step02", "BLOCK_N=12", "S and O are made of pieces of 8 columns"),
+    ("step03", "BLOCK_N=12", "S and O are made of pieces of 8 columns"),
+    ("step04", "BLOCK_N=12", "S and O are made of pieces of 8 columns"),
+    ("step05", "BLOCK_N=12", "the products take 16 keys and 16 dimensions at a time"),
+    ("step05", "BLOCK_N=24", "the products take 16 keys and 16 dimensions at a time"),
+    ("step04", "STAGES=3", "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)"),
+    ("step05", "STAGES=3", "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)"),
+    ("step05", "STAGES=0", "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)")])
+def test_wrong_tile_constants_stop_at_compile_time(step, setting, sentence, tree):
+    before = tree.times()
+    done = tree.make(step, setting)
+    assert done.returncode == 2
+    assert re.search(r"static.?assert", done.stderr) and sentence in done.stderr, done.stderr
+    assert {path for path in tree.times() if path.suffix in ("", ".o")} <= set(before)
+
+
+# ---- what it builds ----
+
+def test_an_untouched_tree_builds_nothing(tree):
+    before = tree.times()
+    assert tree.compiled("all") == []
+    assert tree.compiled("-j4", "all") == []
+    assert tree.times() == before
+
+
+@pytest.mark.parametrize("touched, target, builds, leaves", [
+    ("common/ptx.h", "step02", {KERNELS[1]}, {"common/main.c", "common/npy.c"}),
+    ("common/attention.h", "step05", {KERNELS[4], "common/main.c", "common/options.c"}, {"common/npy.c"}),
+    ("common/npy.h", "step01", {"common/npy.c", "common/main.c"}, {KERNELS[0]}),
+    ("common/reference.c", "step01", {"common/reference.c"}, {KERNELS[0], "common/main.c"}),
+    ("step03_tiled_smem/attention.cu", "step03", {KERNELS[2]}, {"common/main.c"}),
+])
+def test_a_touched_file_builds_what_includes_it(touched, target, builds, leaves, tree):
+    tree.age()
+    before, path = tree.times(), tree.folder / touched
+    time = path.stat().st_mtime_ns
+    path.touch()
+    files = set(tree.compiled("-j4", target))
+    os.utime(path, ns=(time, time))
+    assert builds <= files and not files & leaves
+    binary = next(path for path in before if path.name.startswith(target) and path.suffix == "")
+    assert tree.times()[binary] > before[binary]
+    assert tree.compiled("-j4", "all") == []
+
+
+def test_a_header_that_went_away(tree):
+    """The list of headers of an older build does not stop the next one."""
+    header = tree.folder / "common/extra.h"
+    source = tree.folder / "common/npy.c"
+    text = source.read_text()
+    tree.age()
+    header.touch()
+    source.write_text('#include "extra.h"\n' + text)
+    assert "common/npy.c" in tree.compiled("-j2", "all")
+    tree.age()
+    header.unlink()
+    source.write_text(text)
+    assert tree.compiled("-j2", "all") == ["common/npy.c"]
+
+
+def test_settings_have_binaries_of_their_own(tree):
+    settings = [["HEAD_DIM=32"], ["DTYPE=bf16"], ["BLOCK_N=32"], ["WARPS=2"], ["ROW_TILES=2"], ["STAGES=1"],
+                ["HEAD_DIM=32", "DTYPE=bf16", "BLOCK_N=32", "WARPS=2", "ROW_TILES=2", "STAGES=1"]]
+    names = ["d32_f16", "d64_bf16", "d64_f16_n32", "d64_f16_w2", "d64_f16_r2", "d64_f16_s1", "d32_bf16_n32_w2_r2_s1"]
+    for words, name in zip(settings, names):
+        before = tree.times()
+        files = tree.compiled("-j2", "step01", *words)
+        assert set(files) == {KERNELS[0]}  # the rest is shared
+        new = [path for path in tree.times() if path not in before and path.suffix == ""]
+        assert [path.name for path in new] == [f"step01_naive_{name}"]
+        done = subprocess.run([*new, "--help"], capture_output=True, text=True)
+        dimension, dtype = name[1:].split("_")[:2]
+        assert f"This build: {dtype}, head dimensions up to {dimension}." in done.stdout
+        assert all(tree.times()[path] == time for path, time in before.items())
+    assert tree.compiled("step01") == []  # the default's object was not replaced
+
+
+@on_cpu
+def test_other_flags_or_another_compiler_build_again(tmp_path):
+    tree = Tree(tmp_path)
+    objects = [f"build/cpu/obj/{name}.o" for name in (f"{STEPS[0]}_d64_f16.observed", f"{STEPS[0]}_d64_f16.plain", "npy")]
+    for compiler, words in ((CC, []), (CC, ["CFLAGS=-O0"]), (f"{CC} -pipe", ["CFLAGS=-O0"]), (CC, [])):
+        files = tree.compiled("-j2", *objects, *words, compiler=compiler)
+        assert sorted(files) == ["common/npy.c", KERNELS[0], KERNELS[0]]
+        assert tree.compiled(*objects, *words, compiler=compiler) == []
+        tree.age()
+
+
+def test_clean(tmp_path):
+    tree = Tree(tmp_path)
+    tree.compiled("build/cpu/obj/npy.o", backend="cpu")
+    assert (tmp_path / "build").is_dir()
+    assert tree.make("clean").returncode == 0 and not (tmp_path / "build").exists()
+
+
+# ---- what it runs ----
+
+def test_compare_prints_one_line_for_each_step(tree):
+    done = tree.make("compare")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("step")]
+    assert lines[0][0] == "step" and [line[0] for line in lines[1:]] == STEPS
+    assert all(line[-1] == "PASS" for line in lines[1:]) and lines[1][3] == "-" and lines[2][3] != "-"
+
+
+def test_compare_from_clean(tmp_path):
+    """There is not even a build folder; one step is enough to see."""
+    done = Tree(tmp_path).make("-j4", "compare", f"STEPS={STEPS[1]}")
+    assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
+
+
+def test_compare_fails_when_a_step_is_wrong(tree):
+    """It says what went wrong and ends as an error."""
+    source = tree.folder / STEPS[2] / "attention.cu"
+    text = source.read_text()
+    assert text.count("row_sum[t][half] *= rescale;") == 1
+    source.write_text(text.replace("row_sum[t][half] *= rescale;", ""))
+    done = tree.make("compare")
+    source.write_text(text)
+    assert done.returncode == 2 and re.search("^FAIL ", done.stdout, re.M) and STEPS[2] in done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="the comparison is git's")
+@pytest.mark.parametrize("step, before", list(zip(STEPS[1:], STEPS)))
+def test_diff_prints_the_number_of_changed_lines(step, before):
+    done = make(f"diff-{step[:6]}")
+    shown = [line for line in done.stdout.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    *_, last = done.stdout.splitlines()
+    changed, added, removed = map(int, re.findall(r"\d+", last))
+    assert "lines changed" in last and changed == added + removed
+    assert abs(len(shown) - changed) <= changed / 10  # the two ways to compare differ a little
+    assert f"a/{before}/attention.cu" in done.stdout and f"b/{step}/attention.cu" in done.stdout
+
+
+def test_the_first_step_has_nothing_to_differ_from():
+    assert f"{STEPS[0]} is the first step" in make("diff-step01").stdout
+
+
+def test_compile_commands(tree):
+    assert tree.make("compile-commands").returncode == 0
+    commands = json.loads((tree.folder / "compile_commands.json").read_text())
+    files = [entry["file"] for entry in commands]
+    assert len(set(files)) == len(files) and {*KERNELS, "common/main.c", "common/npy.c"} <= set(files)
+    for entry in commands:
+        assert (Path(entry["directory"]) / entry["file"]).is_file() and entry["file"] in entry["command"]
+    if BACKEND == "cpu":  # an editor runs them like this
+        entry = next(entry for entry in commands if entry["file"] == KERNELS[4])
+        words = [*shlex.split(entry["command"]), "-fsyntax-only"]
+        done = subprocess.run(words, cwd=entry["directory"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_bugs_are_listed():
+    for step in STEPS:
+        patches = sorted(path.stem for path in (ROOT / step / "bugs").glob("*.patch"))
+        if patches:
+            assert make(f"bug-{step[:6]}").stdout.split()[-len(patches):] == patches
+
+
+# ---- warnings ----
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_no_warnings(compiler, dtype, tree):
+    if not shutil.which(compiler):
+        pytest.skip(f"no {compiler}")
+    files = tree.compiled("-j2", "all", f"DTYPE={dtype}", "HEAD_DIM=96", backend="cpu", compiler=compiler)
+    assert set(KERNELS) <= set(files)
+
+
+@pytest.mark.skipif(not NVCC, reason="no nvcc")
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_no_warnings_from_nvcc(arch, dtype, tree):
+    objects = [f"build/cuda-{arch}/obj/{step}_d64_{dtype}.cuda.o" for step in STEPS]
+    files = tree.compiled("-j2", f"ARCH={arch}", f"DTYPE={dtype}", *objects, backend="cuda")
+    assert files == KERNELS
