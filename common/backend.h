@@ -24,7 +24,7 @@ typedef struct DeviceInfo {
 typedef struct Counters {
     int64_t load_requests, load_sectors, load_bytes;    /* global memory; sectors of 32 bytes moved, bytes asked */
     int64_t store_requests, store_sectors, store_bytes;
-    int64_t cp_async;                                   /* global to shared copies, also counted as loads */
+    int64_t cp_async;                                   /* copies to shared memory; what they read is counted as loads */
     int64_t shared_load_requests, shared_load_wavefronts; /* shared memory; ldmatrix included, cp.async not */
     int64_t shared_store_requests, shared_store_wavefronts;
     int64_t shared_excess;                              /* wavefronts beyond what would be needed without bank conflicts */

@@ -2,9 +2,11 @@
 
     python3 common/measure.py ladder   every step's time at B = 4, H = 16, S = 4096, and FlashAttention-2 in PyTorch
     python3 common/measure.py ulp      how far the outputs of the two backends are apart
+    python3 common/measure.py counters the executor's counters beside those of Nsight Compute
 
 Needs NumPy; PyTorch for the peer.  Builds what it runs.
 """
+import csv
 import datetime
 import json
 import os
@@ -31,7 +33,8 @@ def build(backend, step, head_dim, **settings):
                    stdout=subprocess.DEVNULL)
     suffix = "".join(f"_{letter}{settings[key]}" for key, letter in
                      dict(BLOCK_N="n", WARPS="w", ROW_TILES="r", STAGES="s").items() if key in settings)
-    return ROOT / "build" / backend / f"{step}_d{head_dim}_f16{suffix}"
+    folder = ROOT / "build" / backend / (f"bugs/{settings['BUG']}" if "BUG" in settings else "")
+    return folder / f"{step}_d{head_dim}_f16{suffix}"
 
 
 def report(program, *arguments):
@@ -129,9 +132,64 @@ def ulp():
     (RESULTS / "ulp_gpu.md").write_text("\n".join(lines) + "\n")
 
 
+# Nsight Compute's metrics for each counter of the executor; - subtracts.  cp.async is inside the global loads.  The counter
+# of the tensor pipe holds half-precision arithmetic too (conversions), which has one of its own.
+METRICS = dict(
+    load_requests="l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    load_sectors="l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    store_requests="l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    store_sectors="l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    shared_load_wavefronts="l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    shared_store_wavefronts="l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    ldmatrix="smsp__inst_executed_op_ldsm.sum",
+    cp_async="smsp__inst_executed_op_ldgsts.sum",
+    mma="sm__inst_executed_pipe_tensor_op_hmma.sum - sm__inst_executed_pipe_fp16.sum",
+    shared_excess="l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum "
+                  "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+)
+SHAPES = [(64, ["--heads", 2, "--seq-q", 128, "--seq-kv", 128]), (64, ["--heads", 3, "--seq-q", 200, "--seq-kv", 328]),
+          (128, ["--heads", 1, "--seq-q", 256, "--seq-kv", 512])]
+
+
+def nsight_compute(program, arguments):
+    """{counter: sum over the kernels of one run}"""
+    done = subprocess.run(["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base", "--metrics",
+                           ",".join(re.findall(r"\w+\.sum", " ".join(METRICS.values()))), program, *map(str, arguments), "--no-check"],
+                          capture_output=True, text=True)
+    rows = list(csv.DictReader(line for line in done.stdout.splitlines() if line.startswith('"')))
+    if not rows:
+        sys.exit(f"ncu {program.name}: no counters\n{done.stdout}{done.stderr}")
+    kernels = [row for row in rows if row["ID"].isdigit()]  # the first row holds the units
+    return {name: sum(int(sign + "1") * int(float(row[metric].replace(",", ""))) for row in kernels
+                      for sign, metric in re.findall(r"(-?) ?(\w+\.sum)", metrics)) for name, metrics in METRICS.items()}
+
+
+def counters():
+    lines = ["# The executor's counters and the hardware's", "", where(), "",
+             "`python3 common/measure.py counters`: each step at three shapes, summed over its kernels; Nsight Compute's metric",
+             "names are in that file.", "", "| step | shape | counter | executor | hardware | ratio |", "|---|---|---|---|---|---|"]
+    different = 0
+    for head_dim, arguments in SHAPES:
+        shape = f"D {head_dim}, " + ", ".join(f"{a[2:]} {b}" for a, b in zip(arguments[::2], arguments[1::2]))
+        for step, bug in [(step, {}) for step in STEPS] + [("step03_tiled_smem", dict(BUG="no_swizzle"))]:
+            ours = report(build("cpu", step, head_dim, **bug), *arguments)["counters"]
+            theirs = nsight_compute(build("cuda", step, head_dim, **bug), arguments)
+            step += " without swizzle" if bug else ""
+            for name in METRICS:
+                if not ours[name] and not theirs[name]:
+                    continue
+                ratio = f"{ours[name] / theirs[name]:.3f}" if theirs[name] else "-"
+                different += ours[name] != theirs[name]
+                lines.append(f"| {step} | {shape} | {name} | {ours[name]:,} | {theirs[name]:,} | {ratio} |")
+                if ours[name] != theirs[name]:
+                    print(lines[-1], flush=True)
+    print(f"{len(lines) - 8} counters, {different} different")
+    (RESULTS / "counters_gpu.md").write_text("\n".join(lines) + "\n")
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] not in (["ladder"], ["ulp"]):
+    if sys.argv[1:] not in (["ladder"], ["ulp"], ["counters"]):
         sys.exit(__doc__)
     RESULTS.mkdir(parents=True, exist_ok=True)
     os.chdir(ROOT)
-    dict(ladder=ladder, ulp=ulp)[sys.argv[1]]()
+    dict(ladder=ladder, ulp=ulp, counters=counters)[sys.argv[1]]()

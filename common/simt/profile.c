@@ -36,8 +36,9 @@ static void add(Counters *c, const SiteCounts *s)
         *(is_store ? &c->store_requests : &c->load_requests) += s->requests;
         *(is_store ? &c->store_sectors : &c->load_sectors) += s->sectors;
         *(is_store ? &c->store_bytes : &c->load_bytes) += s->bytes;
-        if (access == ACCESS_ASYNC_LOAD) c->cp_async += s->requests;
-    } else if (space == 1 && access != ACCESS_ASYNC_STORE) {
+    } else if (space == 1 && access == ACCESS_ASYNC_STORE) {
+        c->cp_async += s->requests; /* here, where those that only fill with zeros are seen too */
+    } else if (space == 1) {
         *(is_store ? &c->shared_store_requests : &c->shared_load_requests) += s->requests;
         *(is_store ? &c->shared_store_wavefronts : &c->shared_load_wavefronts) += s->wavefronts;
         c->shared_excess += s->excess;
