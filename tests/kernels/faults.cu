@@ -39,26 +39,26 @@ __global__ void right(const Params p) /* no fault: everything a kernel may do at
 __global__ void load_past_end(const Params p)
 {
     const int t = threadIdx.x;
-    p.out[t] = p.in[t + 1 + (p.n - N)]; /* FAULT(load_past_end) */
+    p.out[blockIdx.x * N + t] = p.in[t + 1 + (p.n - N)]; /* FAULT(load_past_end) */
 }
 
 __global__ void store_before_start(const Params p)
 {
     const int t = threadIdx.x;
-    p.out[t - 1] = p.in[t]; /* FAULT(store_before_start) */
+    p.out[(int)(blockIdx.x * N) + t - 1] = p.in[t]; /* FAULT(store_before_start) */
 }
 
 __global__ void offset_overflow(const Params p)
 {
     const int t = threadIdx.x;
     const int stride = 1 << 30;
-    p.out[t] = p.in[(int)(unsigned)(t * 2u * (unsigned)stride)]; /* FAULT(offset_overflow) */
+    p.out[blockIdx.x * N + t] = p.in[(int)(unsigned)(t * 2u * (unsigned)stride)]; /* FAULT(offset_overflow) */
 }
 
 __global__ void uninitialised(const Params p)
 {
     const int t = threadIdx.x;
-    p.out[t] = p.never_written[t]; /* FAULT(uninitialised) */
+    p.out[blockIdx.x * N + t] = p.never_written[t]; /* FAULT(uninitialised) */
 }
 
 __global__ void shared_past_end(const Params p)
@@ -67,14 +67,14 @@ __global__ void shared_past_end(const Params p)
     const int t = threadIdx.x;
     shared[t + 1] = p.in[t]; /* FAULT(shared_past_end) */
     __syncthreads();
-    p.out[t] = shared[t];
+    p.out[blockIdx.x * N + t] = shared[t];
 }
 
 __global__ void misaligned(const Params p)
 {
     const int t = threadIdx.x;
     const uint4 v = LOAD16(p.in + 1 + t / 8); /* FAULT(misaligned) */
-    p.out[t] = (float)v.x;
+    p.out[blockIdx.x * N + t] = (float)v.x;
 }
 
 __global__ void barrier_not_reached(const Params p)
@@ -82,7 +82,7 @@ __global__ void barrier_not_reached(const Params p)
     const int t = threadIdx.x;
     if (t >= 32) return;
     __syncthreads(); /* FAULT(barrier_not_reached) */
-    p.out[t] = 1;
+    p.out[blockIdx.x * N + t] = 1;
 }
 
 __global__ void two_barriers(const Params p)
@@ -90,9 +90,9 @@ __global__ void two_barriers(const Params p)
     const int t = threadIdx.x;
     if (t < 32) {
         __syncthreads(); /* FAULT(two_barriers) */
-        p.out[t] = 1;
+        p.out[blockIdx.x * N + t] = 1;
     } else {
-        p.out[t] = 2;
+        p.out[blockIdx.x * N + t] = 2;
         __syncthreads(); /* OTHER(two_barriers) */
     }
 }
@@ -103,7 +103,7 @@ __global__ void barrier_against_shuffle(const Params p)
     float x = p.in[t];
     if (t % 2) __syncthreads(); /* FAULT(barrier_against_shuffle) */
     else x = __shfl_sync(FULL_WARP, x, 0); /* OTHER(barrier_against_shuffle) */
-    p.out[t] = x;
+    p.out[blockIdx.x * N + t] = x;
 }
 
 __global__ void two_shuffles(const Params p)
@@ -112,13 +112,13 @@ __global__ void two_shuffles(const Params p)
     float x = p.in[t];
     if (t % 2) x = __shfl_sync(FULL_WARP, x, 0); /* FAULT(two_shuffles) */
     else x = __shfl_xor_sync(FULL_WARP, x, 1); /* OTHER(two_shuffles) */
-    p.out[t] = x;
+    p.out[blockIdx.x * N + t] = x;
 }
 
 __global__ void lane_not_in_mask(const Params p)
 {
     const int t = threadIdx.x;
-    p.out[t] = __shfl_sync(0x0000ffffu, p.in[t], 0); /* FAULT(lane_not_in_mask) */
+    p.out[blockIdx.x * N + t] = __shfl_sync(0x0000ffffu, p.in[t], 0); /* FAULT(lane_not_in_mask) */
 }
 
 __global__ void source_not_in_mask(const Params p)
@@ -126,14 +126,126 @@ __global__ void source_not_in_mask(const Params p)
     const int t = threadIdx.x;
     float x = p.in[t];
     if (t % 32 < 16) x = __shfl_sync(0x0000ffffu, x, 16 + t); /* FAULT(source_not_in_mask) */
-    p.out[t] = x;
+    p.out[blockIdx.x * N + t] = x;
 }
 
 __global__ void absent_lane(const Params p)
 {
     const int t = threadIdx.x;
     if (t == 7) return;
-    p.out[t] = __shfl_sync(FULL_WARP, p.in[t], 0); /* FAULT(absent_lane) */
+    p.out[blockIdx.x * N + t] = __shfl_sync(FULL_WARP, p.in[t], 0); /* FAULT(absent_lane) */
+}
+
+__global__ void no_race(const Params p) /* no fault: barriers of every kind, in chains, order all that is shared */
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x, lane = t % 32;
+    shared[t] = p.in[t];
+    __syncwarp();
+    float x = shared[t ^ 1];
+    __syncwarp();
+    if (lane < 16) {
+        shared[t] = x;
+        __syncwarp(0x0000ffffu);
+        x = shared[t ^ 2];
+        __syncwarp(0x0000ffffu);
+    }
+    __syncwarp(lane < 8 || lane >= 24 ? 0xff0000ffu : 0x00ffff00u); /* another way to part the warp */
+    __syncwarp();
+    shared[t] = x;
+    __syncthreads();
+    p.out[blockIdx.x * N + t] = shared[N - 1 - t];
+}
+
+__global__ void race_between_warps(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    shared[t] = p.in[t]; /* OTHER(race_between_warps) */
+    __syncwarp();
+    p.out[blockIdx.x * N + t] = shared[N - 1 - t]; /* FAULT(race_between_warps) */
+}
+
+__global__ void race_within_a_warp(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    shared[t] = p.in[t]; /* OTHER(race_within_a_warp) */
+    const float meet = __shfl_xor_sync(FULL_WARP, 1.0f, 1); /* lanes meet, but their memory is not ordered */
+    p.out[blockIdx.x * N + t] = shared[t ^ 1] * meet; /* FAULT(race_within_a_warp) */
+}
+
+__global__ void race_past_a_partial_mask(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x, lane = t % 32;
+    shared[t] = p.in[t]; /* OTHER(race_past_a_partial_mask) */
+    __syncwarp(lane < 16 ? 0x0000ffffu : 0xffff0000u); /* halves of the warp, each by itself */
+    p.out[blockIdx.x * N + t] = shared[t ^ 16]; /* FAULT(race_past_a_partial_mask) */
+}
+
+__global__ void overwrite_too_early(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    shared[t] = p.in[t];
+    __syncthreads();
+    const float x = shared[(t + 32) % N]; /* OTHER(overwrite_too_early) */
+    shared[t] = 0; /* FAULT(overwrite_too_early) */
+    p.out[blockIdx.x * N + t] = x;
+}
+
+__global__ void shared_uninitialised(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    if (t < N / 2) shared[t] = p.in[t];
+    __syncthreads();
+    p.out[blockIdx.x * N + t] = shared[t]; /* FAULT(shared_uninitialised) */
+}
+
+__global__ void copy_not_waited_for(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    if (t < N / 4) cp_async16(shared + 4 * t, p.in + 4 * t, 16); /* OTHER(copy_not_waited_for) */
+    cp_async_commit();
+    __syncthreads();
+    p.out[blockIdx.x * N + t] = shared[t]; /* FAULT(copy_not_waited_for) */
+}
+
+__global__ void copy_without_barrier(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    if (t < N / 4) cp_async16(shared + 4 * t, p.in + 4 * t, 16); /* OTHER(copy_without_barrier) */
+    cp_async_commit();
+    cp_async_wait(0); /* of the own copies only */
+    p.out[blockIdx.x * N + t] = shared[t]; /* FAULT(copy_without_barrier) */
+}
+
+__global__ void copy_outside(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    cp_async16(shared + 4 * t, p.in + 4 * (t % 16), 16); /* FAULT(copy_outside) */
+    p.out[blockIdx.x * N + t] = 0;
+}
+
+__global__ void ldmatrix_misaligned(const Params p)
+{
+    SHARED(element_t, shared);
+    const int t = threadIdx.x;
+    STORE4(shared + 2 * t, 0);
+    __syncthreads();
+    const uint4 m = ldmatrix_x4(shared + 4 * (t % 8)); /* FAULT(ldmatrix_misaligned) */
+    p.out[blockIdx.x * N + t] = (float)m.x;
+}
+
+__global__ void race_between_blocks(const Params p)
+{
+    const int t = threadIdx.x;
+    p.out[t] = p.in[t]; /* FAULT(race_between_blocks) */
 }
 
 #define TRY(kernel)                                                                                                    \
@@ -167,6 +279,17 @@ int main(int argc, char **argv)
     TRY(lane_not_in_mask);
     TRY(source_not_in_mask);
     TRY(absent_lane);
+    TRY(no_race);
+    TRY(race_between_warps);
+    TRY(race_within_a_warp);
+    TRY(race_past_a_partial_mask);
+    TRY(overwrite_too_early);
+    TRY(shared_uninitialised);
+    TRY(copy_not_waited_for);
+    TRY(copy_without_barrier);
+    TRY(copy_outside);
+    TRY(ldmatrix_misaligned);
+    TRY(race_between_blocks);
     backend_synchronize();
     const Counters c = backend_counters();
     if (c.errors) return 1;
