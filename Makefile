@@ -64,8 +64,9 @@ COMMON = $(patsubst common/%.c,$(BASE)/obj/%.o,$(wildcard common/main.c common/o
 binary = $(OUT)/$1$(SUFFIX)
 all_binaries = $(foreach s,$(STEPS),$(call binary,$s))
 
-.PHONY: help all run compare test check-gpu clean compile-commands ladder FORCE $(foreach s,$(STEPS),$(call short,$s))
+.PHONY: help all docs probe run compare test check-gpu clean compile-commands ladder FORCE $(foreach s,$(STEPS),$(call short,$s))
 .SECONDARY:
+.DELETE_ON_ERROR:
 
 help:
 	@echo 'make stepNN            build one step: $(foreach s,$(STEPS),$(call short,$s))'
@@ -74,7 +75,11 @@ help:
 	@echo 'make compare           each step against the reference and against the step before it'
 	@echo 'make diff-stepNN       what changed from the step before'
 	@echo 'make profile-stepNN    what each source line costs; ARGS=--by-cost sorts'
-	@echo 'make bug-stepNN BUG=   run a step with a planted bug (without BUG: lists them)'
+	@echo 'make bugs              planted bugs, as exercises'
+	@echo 'make bug-stepNN BUG=   run a step with one of them'
+	@echo 'make layouts-stepNN    its layouts, beside the names that CuTe gives them; build/layout --help: the calculator'
+	@echo 'make probe             run ldmatrix and mma on coordinates: who receives what'
+	@echo 'make docs              draw docs/diagrams anew (needs Graphviz)'
 	@echo 'make test              the tests (sets up a Python environment by itself)'
 	@echo 'make check-gpu         every step under the four tools of compute-sanitizer (needs a GPU)'
 	@echo 'make clean             remove build/'
@@ -111,7 +116,13 @@ $(OUT)/obj/%$(SUFFIX).cuda.o: $(SRC)%/attention.cu $(BASE)/flags
 	$(NVCC) -x cu $(NVCC_FLAGS) $(SETTINGS) -I$* -c $< -o $@
 $(OUT)/%$(SUFFIX): $(OUT)/obj/%$(SUFFIX).cuda.o $(COMMON)
 	$(NVCC) $(GENCODE) -Xlinker -no-pie $^ -o $@ -lpthread
+$(BASE)/obj/test_%.o: tests/kernels/%.cu $(BASE)/flags
+	@mkdir -p $(@D)
+	$(NVCC) -x cu $(NVCC_FLAGS) $(SETTINGS) -c $< -o $@
+$(BASE)/test_%: $(BASE)/obj/test_%.o $(filter $(BASE)/obj/cuda/%,$(COMMON))
+	$(NVCC) $(GENCODE) -Xlinker -no-pie $^ -o $@ -lpthread
 endif
+$(BASE)/test_probe: $(BASE)/obj/layout.o $(BASE)/obj/layout_maps.o
 -include $(wildcard $(BASE)/obj/*.d $(BASE)/obj/*/*.d $(OUT)/obj/*.d)
 ifneq ($(BUG),)
 $(OUT)/%/attention.cu: %/attention.cu %/bugs/$(BUG).patch
@@ -120,6 +131,8 @@ $(OUT)/%/attention.cu: %/attention.cu %/bugs/$(BUG).patch
 endif
 
 # ---- one set of targets for each step ----
+bugs_of = $(patsubst $1/bugs/%.patch,%,$(sort $(wildcard $1/bugs/*.patch)))
+header = $(shell sed -n 's/^$1: //p' $2/bugs/$(BUG).patch)# what a planted bug needs to show itself; the command line overrides it
 define step_rules
 $(call short,$1): $(call binary,$1)
 run-$(call short,$1): $(call binary,$1)
@@ -127,7 +140,9 @@ run-$(call short,$1): $(call binary,$1)
 profile-$(call short,$1): $(call binary,$1)
 	@$(call binary,$1) --profile $$(ARGS)
 bug-$(call short,$1):
-	@$(if $(BUG),$$(MAKE) -s run-$(call short,$1) BUG=$(BUG) || true,ls $1/bugs | sed 's/.patch//')
+	$$(if $$(filter-out $$(call bugs_of,$1),$$(BUG)),$$(error BUG=$$(BUG): $(call short,$1) has $$(call bugs_of,$1)))
+	@$(if $(BUG),$$(call header,Settings,$1) ARGS='$$(call header,Arguments,$1)' $$(MAKE) -s run-$(call short,$1) || true,\
+	echo 'BUG= one of: $(call bugs_of,$1)')
 diff-$(call short,$1):
 	@$(if $2,git --no-pager diff --no-index --patience $2/attention.cu $1/attention.cu; \
 	git diff --no-index --numstat $2/attention.cu $1/attention.cu | awk '{print $$$$1 + $$$$2 " lines changed: " $$$$1 " added and " $$$$2 " removed"}',\
@@ -135,6 +150,21 @@ diff-$(call short,$1):
 endef
 previous = $(lastword $(filter-out $1,$(foreach s,$(STEPS),$(if $(filter $1,$(firstword $(sort $s $1))),,$s))))
 $(foreach s,$(STEPS),$(eval $(call step_rules,$s,$(call previous,$s))))
+
+# ---- layouts: the calculator, a step's own, what the instructions do, the chapters' pictures ----
+build/layout: $(wildcard common/layout*.[ch])
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -O2 -Wall -Wextra $(filter %.c,$^) -o $@
+layouts-step%: build/layout
+	@build/layout step$* --head-dim $(HEAD_DIM) --block-n $(BLOCK_N) --warps $(WARPS) --row-tiles $(ROW_TILES) --stages $(STAGES) $(ARGS)
+probe: $(BASE)/test_probe
+	@$<
+docs: build/layout
+	docs/diagrams/draw
+
+bugs:
+	@awk '/^Q: / {split(FILENAME, part, "[/.]"); printf "%.6s %-27s %s\n", part[1], part[3], substr($$0, 4)}' \
+	$(sort $(wildcard step*/bugs/*.patch))
 
 # ---- the ladder: every step on one input, each with a line in a table ----
 REAL := --q common/data/q.npy --k common/data/k.npy --v common/data/v.npy
@@ -150,7 +180,7 @@ run:
 compare:
 	@mkdir -p build && $(MAKE) --no-print-directory ladder NAME=compare LADDER_ARGS='$(or $(ARGS),--heads 2 --seq-q 200 --seq-kv 328)' >build/compare.log 2>&1 \
 	|| { cat build/compare.log; exit 1; }
-	@cat build/compare/table.txt
+	@cat build/compare/table.txt; if command -v python3 >/dev/null; then echo; python3 common/compare.py; fi
 
 # ---- tests and the rest ----
 PYTHON = $(shell python3 -c 'import numpy, pytest, hypothesis' 2>/dev/null && echo python3 || echo .venv/bin/python)
@@ -165,6 +195,8 @@ check-gpu: all
 	@for tool in memcheck racecheck initcheck synccheck; do for program in $(all_binaries); do \
 	$(SANITIZE) --tool $$tool $$program --heads 2 --seq-q 65 --seq-kv 65 >build/sanitizer.log 2>&1 \
 	&& grep -q PASS build/sanitizer.log || { cat build/sanitizer.log; exit 1; }; echo "$$tool $$program: clean"; done; done
+validate-counters: # on a GPU machine: the executor's counters beside Nsight Compute's
+	python3 common/measure.py counters
 compile-commands:
 	@{ echo '['; for f in common/*.c common/$(if $(filter cpu,$(BACKEND)),simt,cuda)/*.c $(STEPS:%=%/attention.cu); do \
 	echo "$$comma{\"directory\": \"$(CURDIR)\", \"file\": \"$$f\", \"command\": \"$(CC) -x c $(HOST_FLAGS) $(SETTINGS) -c $$f\"}"; \

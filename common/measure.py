@@ -3,6 +3,7 @@
     python3 common/measure.py ladder   every step's time at B = 4, H = 16, S = 4096, and FlashAttention-2 in PyTorch
     python3 common/measure.py ulp      how far the outputs of the two backends are apart
     python3 common/measure.py counters the executor's counters beside those of Nsight Compute
+    python3 common/measure.py cost     what observing costs the executor (needs no GPU, writes nothing)
 
 Needs NumPy; PyTorch for the peer.  Builds what it runs.
 """
@@ -14,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -187,9 +189,26 @@ def counters():
     (RESULTS / "counters_gpu.md").write_text("\n".join(lines) + "\n")
 
 
+def cost():
+    """CPU: how much longer an observed run takes than an unobserved one."""
+    for step in STEPS:
+        program = build("cpu", step, 64)
+        size = 256 if step == "step01_naive" else 512
+        arguments = [program, "--heads", "4", "--seq-q", str(size), "--no-check"]
+        times = {}
+        for observe in ("", "--no-observe"):
+            runs = []
+            for _ in range(5):
+                start = time.perf_counter()
+                subprocess.run(arguments + observe.split(), check=True, stdout=subprocess.DEVNULL)
+                runs.append(time.perf_counter() - start)
+            times[observe] = float(np.median(runs))
+        print(f"{step:<22} {times[''] / times['--no-observe']:.1f} x")
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] not in (["ladder"], ["ulp"], ["counters"]):
+    if sys.argv[1:] not in (["ladder"], ["ulp"], ["counters"], ["cost"]):
         sys.exit(__doc__)
     RESULTS.mkdir(parents=True, exist_ok=True)
     os.chdir(ROOT)
-    dict(ladder=ladder, ulp=ulp, counters=counters)[sys.argv[1]]()
+    dict(ladder=ladder, ulp=ulp, counters=counters, cost=cost)[sys.argv[1]]()

@@ -6,7 +6,9 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import BACKEND, CC, ROOT, STEPS, binary, make, reference
+from conftest import BACKEND, CC, ROOT, STEPS, binary, make
+
+import compare  # common/, on the path since conftest
 
 pytestmark = pytest.mark.skipif(BACKEND != "cpu", reason="the executor is the CPU backend")
 SOURCE = ROOT / "tests/kernels/faults.cu"
@@ -121,6 +123,34 @@ def test_traffic_of_the_naive_step(tmp_path):
     assert c["store_bytes"] == B * (2 * L * L * 4 + L * D * 2 + L * 4)   # S, P, O, LSE
     # the scores kernel's k: lanes lie one row of 128 bytes apart, each 2-byte load touches 32 sectors; q: one sector
     assert c["load_requests"] == B * (L * L // 32 * D * 2 + 3 * L * L // 32 + L * D // 32 * L * 2)
+
+
+@pytest.mark.parametrize("step", STEPS[:5])
+@pytest.mark.parametrize("shape, tuned", [((1, 2, 128, 128, 64), {}), ((2, 1, 77, 213, 64), dict(ROW_TILES=2)),
+                                          ((1, 1, 130, 50, 128), dict(HEAD_DIM=128, WARPS=2, BLOCK_N=32))])
+def test_bytes_are_those_of_the_closed_formula(step, shape, tuned, tmp_path):
+    arguments = zip(("--batch", "--heads", "--seq-q", "--seq-kv", "--head-dim"), map(str, shape))
+    subprocess.run([binary(step, **tuned), *sum(arguments, ()), "--json", "run.json"], cwd=tmp_path, check=True,
+                   capture_output=True)
+    run = json.loads((tmp_path / "run.json").read_text())
+    c = run["counters"]
+    assert c["load_bytes"] + c["store_bytes"] == shape[0] * shape[1] * compare.asked(run)[0]
+
+
+def test_counts_by_line_add_up(tmp_path):
+    subprocess.run([binary("step05_mma_ldmatrix"), "--profile", "--json", "run.json"], cwd=tmp_path, check=True,
+                   capture_output=True)
+    run = json.loads((tmp_path / "run.json").read_text())
+    c, lines = run["counters"], run["lines"]
+    assert sum(line["requests"] for line in lines) == c["load_requests"] + c["store_requests"]
+    assert sum(line["wavefronts"] for line in lines) == c["shared_load_wavefronts"] + c["shared_store_wavefronts"]
+    assert sum(line["mma"] for line in lines) == c["mma"]
+    source = (ROOT / "step05_mma_ldmatrix/attention.cu").read_text().splitlines()
+    for line in lines:
+        text = source[line["line"] - 1]
+        assert not line["mma"] or "mma_m16n8k16(" in text
+        assert not line["barriers"] or "__syncthreads()" in text
+        assert not line["cp_async"] or "cp_async16(" in text
 
 
 def test_instructions_of_the_tensor_core_step(tmp_path):
