@@ -81,13 +81,13 @@ def test_wavefronts_are_those_of_the_hardware(tmp_path):
     banks = ctypes.CDLL(str(library))
     measured = json.loads((ROOT / "tests/goldens/wavefronts_h200.json").read_text())
     access = {"load": 0, "store": 1, "ldmatrix": 2}
-    wrong = []
+    wrong, least = [], ctypes.c_int()
     for case in measured["cases"]:
         unit = case["unit_bytes"]
         kind = next(number for name, number in access.items() if name in case["instruction"])
         size = 16 if kind == 2 else int(re.match(r"(\d+)-byte", case["instruction"]).group(1))
         addresses = (ctypes.c_uint64 * 32)(*[1024 + unit * x for x in case["lane_offset_units"]])
-        counted = banks.shared_wavefronts(addresses, ctypes.c_uint(0xffffffff), size, kind)
+        counted = banks.shared_wavefronts(addresses, ctypes.c_uint(0xffffffff), size, kind, ctypes.byref(least))
         if counted != case["wavefronts"]:
             wrong.append((case, counted))
     assert len(measured["cases"]) > 100 and not wrong, wrong[:3]

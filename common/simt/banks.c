@@ -38,10 +38,11 @@ static int lanes_in_phase(const uint64_t address[LANES], unsigned mask, int size
     return joins ? 2 * lanes : lanes;
 }
 
-int shared_wavefronts(const uint64_t address[LANES], unsigned mask, int size, Access access)
+int shared_wavefronts(const uint64_t address[LANES], unsigned mask, int size, Access access, int *least)
 {
     const int lanes = lanes_in_phase(address, mask, size, access);
     int total = 0;
+    *least = 0;
     for (int first = 0; first < LANES; first += lanes) {
         uint64_t word[4 * LANES];
         int words = 0, load[32] = {0}, busiest = 0;
@@ -55,26 +56,7 @@ int shared_wavefronts(const uint64_t address[LANES], unsigned mask, int size, Ac
                 if (++load[w % 32] > busiest) busiest = load[w % 32];
             }
         total += busiest;
-    }
-    return total;
-}
-
-/* The same with the words of each phase spread evenly over the banks. */
-int shared_wavefronts_least(unsigned mask, int size, const uint64_t address[LANES], Access access)
-{
-    const int lanes = lanes_in_phase(address, mask, size, access);
-    int total = 0;
-    for (int first = 0; first < LANES; first += lanes) {
-        uint64_t word[4 * LANES];
-        int words = 0;
-        for (int lane = first; lane < first + lanes; lane++)
-            for (int byte = 0; (mask >> lane & 1) && byte < size; byte += 4) {
-                const uint64_t w = (address[lane] + (uint64_t)byte) / 4;
-                int i = words - 1;
-                while (i >= 0 && word[i] != w) i--;
-                if (i < 0) word[words++] = w;
-            }
-        total += (words + 31) / 32;
+        *least += (words + 31) / 32;
     }
     return total;
 }

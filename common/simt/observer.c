@@ -123,9 +123,10 @@ static void count_site(Site *site)
         if (site->space == SPACE_GLOBAL) {
             site->sectors += global_sectors(site->address[n], mask, site->size);
         } else {
-            const int wavefronts = shared_wavefronts(site->address[n], mask, site->size, site->access);
+            int least;
+            const int wavefronts = shared_wavefronts(site->address[n], mask, site->size, site->access, &least);
             site->wavefronts += wavefronts;
-            site->excess += wavefronts - shared_wavefronts_least(mask, site->size, site->address[n], site->access);
+            site->excess += wavefronts - least;
         }
     }
     memset(site->mask, 0, (size_t)site->most * sizeof site->mask[0]);

@@ -138,6 +138,7 @@ static void check_read(Races *r, Worker *w, Cell *c, int64_t offset, const void 
                     c->writer / LANES == w->warp ? "no __syncwarp or __syncthreads lies between"
                                                  : "no __syncthreads lies between");
     }
+    if (c->read_epoch == r->epoch && c->reader == thread && c->read_time == r->time[w->warp]) return; /* as before */
     if (c->read_epoch == r->epoch && c->reader / LANES != w->warp) {
         c->other_epoch = c->read_epoch;
         c->other_reader = c->reader;

@@ -132,8 +132,8 @@ void profile_add(const SiteCounts *counts);
 
 /* ---- banks.c: addresses of the lanes in mask, size bytes each ---- */
 int global_sectors(const uint64_t address[LANES], unsigned mask, int size);
-int shared_wavefronts(const uint64_t address[LANES], unsigned mask, int size, Access access);
-int shared_wavefronts_least(unsigned mask, int size, const uint64_t address[LANES], Access access);
+/* least: with the words of each phase spread evenly over the banks */
+int shared_wavefronts(const uint64_t address[LANES], unsigned mask, int size, Access access, int *least);
 
 /* ---- report.c ---- */
 /* "file.cu:12"; a static string.  The innermost line of the kernel file when helpers were inlined into it. */
