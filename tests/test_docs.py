@@ -10,12 +10,13 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BACKEND, ROOT, STEPS, binary, make
+from conftest import BACKEND, CC, ROOT, STEPS, binary, make
 
 HEADINGS = ["Change", "Why", "Picture", "Run", "Look at", "Result", "Still slow because", "Try"]
 CHAPTERS = sorted(ROOT.glob("step*/README.md"))
 SKIPPED = {"build", ".venv", ".git", ".pytest_cache", ".hypothesis"}
 PAGES = sorted(p for p in ROOT.rglob("*.md") if not SKIPPED & set(p.relative_to(ROOT).parts))
+PRINTER = ("build/layout ", "make -s layouts-", "make -s probe")  # commands of the layout printer, run by a shell
 COUNTED = ("global ", "shared ", "warps ")  # lines that do not depend on the machine
 
 named = dict(ids=lambda p: str(p.relative_to(ROOT)) if hasattr(p, "relative_to") else None)
@@ -115,6 +116,12 @@ def output(command):
         binary(STEPS[0])  # what steps share is built
         printed = make("-s", *words[1:], check=False).stdout.splitlines(keepends=True)
         return "".join(line for line in printed if not line.startswith("nvcc is here"))
+    if command.startswith(PRINTER):
+        make("build/layout", f"build/{BACKEND}/test_probe")
+        environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+        printed = subprocess.run(command, shell=True, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
+                                 env={**environment, "CC": CC, "BACKEND": BACKEND}).stdout.splitlines(keepends=True)
+        return "".join(line for line in printed if not line.startswith("nvcc is here"))
     assert words[:2] == ["python3", "-c"], f"no test knows how to run {command}"
     return subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=True).stdout
 
@@ -142,7 +149,7 @@ EXAMPLES = [(page, *example) for page in PAGES for example in blocks(page)]
 def test_quoted_output(page, command, quoted):
     if "65536" in command and big_memory():
         pytest.skip("this machine has room for what the chapter shows to be refused")
-    whole = command.startswith("python3")
+    whole = command.startswith(("python3", *PRINTER))
     expected = exact(quoted, whole)
     assert expected, f"nothing to compare in the output of {command}"
     assert expected == exact(output(command), whole)

@@ -17,9 +17,8 @@ void profile_add(const SiteCounts *counts) /* the caller holds the observer's lo
     while (i < site_count && (sites[i].pc != counts->pc || sites[i].kind != counts->kind)) i++;
     if (i == MAX_SITES) return;
     if (i == site_count) {
-        sites[i].pc = counts->pc;
-        sites[i].kind = counts->kind;
-        site_count++;
+        sites[site_count++] = *counts;
+        return;
     }
     sites[i].requests += counts->requests;
     sites[i].bytes += counts->bytes;
