@@ -36,6 +36,7 @@ typedef struct AttentionParams {
     int block_causal;              /* 0: off; n: visible if j / n <= c / n */
     float softcap;                 /* 0: off; x: the scaled score s becomes x * tanh(s / x) */
     int num_splits;                /* split-KV parts; 0: the step chooses */
+    int multiprocessors;           /* of the device (1 on the CPU): what a split count is chosen from */
     const int64_t *cu_seqlens_q;   /* [B + 1] row offsets of packed q, o (batch stride 0); NULL: dense */
     const int64_t *cu_seqlens_kv;  /* [B + 1] the same for packed k, v; NULL: dense or paged */
     const int64_t *kv_lens;        /* [B] keys in use; NULL: seq_kv */

@@ -39,13 +39,19 @@ def binary(step, **settings):
         done = make(f"-j{os.cpu_count()}", "all", *words)
         assert "warning" not in done.stderr, done.stderr
         _built.add(words)
+    return where(step, settings)
+
+
+def where(step, settings, bug=None):
+    """Where make puts this executable."""
+    settings = {**DEFAULTS, **settings}
     name = f"{step}_d{settings['HEAD_DIM']}_{settings['DTYPE']}"
     for key, letter in dict(BLOCK_N="n", WARPS="w", ROW_TILES="r", STAGES="s").items():
         if settings[key] != DEFAULTS[key]:
             name += f"_{letter}{settings[key]}"
     arch = os.environ.get("ARCH", "native")
     folder = "cpu" if BACKEND == "cpu" else "cuda" if arch == "native" else f"cuda-{arch}"
-    return ROOT / "build" / folder / name
+    return ROOT / "build" / folder / (f"bugs/{bug}" if bug else "") / name
 
 
 class Runner:
