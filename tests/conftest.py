@@ -2,6 +2,7 @@
 
 BACKEND=cpu|cuda chooses the backend, CC the compiler.  Settings that a test asks for are built once, all steps at a time.
 """
+import fcntl
 import json
 import os
 import subprocess
@@ -36,7 +37,9 @@ def binary(step, **settings):
     settings = {**DEFAULTS, **settings}
     words = tuple(f"{k}={v}" for k, v in settings.items())
     if words not in _built:
-        done = make(f"-j{os.cpu_count()}", "all", *words)
+        with open(ROOT / "tests/conftest.py") as lock:  # pytest-xdist: one worker builds at a time
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            done = make(f"-j{os.cpu_count()}", "all", *words)
         assert "warning" not in done.stderr, done.stderr
         _built.add(words)
     return where(step, settings)
