@@ -32,8 +32,8 @@ typedef struct Races {
         const void *pc;
         int64_t offset;
         int16_t thread;
-    } unwritten[MAX_PENDING]; /* reads of cells that nothing has written; a race may turn out to be the reason */
-    int unwritten_count;
+    } unwritten[MAX_PENDING]; /* reads of cells that nothing has written, in the order of the run */
+    int unwritten_count, raced; /* raced: in this block, which may be why something was not written */
     Cell cell[CELLS];
 } Races;
 
@@ -61,18 +61,26 @@ void races_block_begin(Worker *w)
 {
     Races *r = observer_races(w->observer);
     r->block_epoch = ++r->epoch;
-    r->unwritten_count = 0;
+    r->unwritten_count = r->raced = 0;
 }
 
+/* What one copy has left out is read at many places: the first one is reported, the others are named. */
 void races_block_end(Worker *w)
 {
     Races *r = observer_races(w->observer);
-    for (int i = 0; i < r->unwritten_count; i++)
-        report_error(r->unwritten[i].pc, 0, "%s: uninitialised: %s reads byte %lld of shared memory, which nothing in this "
-                     "block has written", report_place(r->unwritten[i].pc),
-                     report_lane(r->unwritten[i].thread / LANES, r->unwritten[i].thread % LANES),
-                     (long long)r->unwritten[i].offset);
-    r->unwritten_count = 0;
+    char others[512] = "";
+    if (!r->unwritten_count || r->raced) return;
+    for (int i = 1; i < r->unwritten_count && strlen(others) < sizeof others - 200; i++) {
+        int known = 0;
+        for (int before = 0; before < i; before++) known |= report_same_line(r->unwritten[before].pc, r->unwritten[i].pc);
+        if (known) continue;
+        strcat(others, *others ? ", " : "; so do ");
+        strcat(others, report_place(r->unwritten[i].pc));
+    }
+    report_error(r->unwritten[0].pc, 0, "%s: uninitialised: %s reads byte %lld of shared memory, which nothing in this "
+                 "block has written%s", report_place(r->unwritten[0].pc),
+                 report_lane(r->unwritten[0].thread / LANES, r->unwritten[0].thread % LANES),
+                 (long long)r->unwritten[0].offset, others);
 }
 
 void races_barrier(Worker *w)
@@ -107,16 +115,10 @@ static void report_race(Worker *w, int64_t offset, const void *pc, const char *d
 {
     char who[64];
     strcpy(who, report_thread());
-    (void)w;
+    observer_races(w->observer)->raced = 1;
     report_error(write_pc, 0, "%s: race: %s %s byte %lld of shared memory, which %s %s at %s: %s", report_place(pc), who,
                  does, (long long)offset, report_lane(thread / LANES, thread % LANES), did,
                  report_place(absolute(other_pc)), missing);
-}
-
-static void forget_unwritten(Races *r, const void *pc)
-{
-    for (int i = 0; i < r->unwritten_count; i++)
-        if (report_same_line(r->unwritten[i].pc, pc)) r->unwritten[i--] = r->unwritten[--r->unwritten_count];
 }
 
 static void check_read(Races *r, Worker *w, Cell *c, int64_t offset, const void *pc)
@@ -155,7 +157,7 @@ static void check_read(Races *r, Worker *w, Cell *c, int64_t offset, const void 
 
 static void check_write(Races *r, Worker *w, Cell *c, int64_t offset, int is_async, const void *pc)
 {
-    static const char *missing = "no barrier lies between, so the read may come too late";
+    static const char *missing = "no barrier lies between, so either may come first";
     const int thread = w->warp * LANES + w->lane, written = c->write_epoch >= r->block_epoch;
     const char *does = is_async ? "begins to fill with cp.async" : "writes";
     if (written && c->in_flight && c->writer >= 0)
@@ -168,10 +170,8 @@ static void check_write(Races *r, Worker *w, Cell *c, int64_t offset, int is_asy
         for (unsigned rest = racing ? 0 : c->read_lanes & ~(1u << w->lane); rest && !racing; rest &= rest - 1)
             racing = r->known[w->warp][w->lane][__builtin_ctz(rest)] <= c->read_time;
         if (racing) {
-            forget_unwritten(r, absolute(c->read_pc));
             report_race(w, offset, pc, does, c->reader, c->read_pc, "read", pc, missing);
         } else if (c->other_epoch == r->epoch && c->other_reader / LANES != w->warp) {
-            forget_unwritten(r, absolute(c->other_pc));
             report_race(w, offset, pc, does, c->other_reader, c->other_pc, "read", pc, missing);
         }
     }
