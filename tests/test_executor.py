@@ -1,6 +1,7 @@
 """The CPU executor: errors named by line, warp instructions counted as the hardware counts them."""
 import ctypes
 import json
+import os
 import re
 import subprocess
 
@@ -177,3 +178,15 @@ def test_observation_changes_nothing(step, tmp_path):
         subprocess.run([binary(step), "--heads", "3", "--seq-q", "100", "--seq-kv", "90", "--out",
                         f"{len(observe)}.npy", *observe], cwd=tmp_path, check=True, capture_output=True)
     assert np.array_equal(np.load(tmp_path / "0.npy"), np.load(tmp_path / "1.npy"))
+
+
+@pytest.mark.skipif(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 8 << 30, reason="takes 4.3 GB")
+@pytest.mark.parametrize("step", STEPS[:5])
+def test_offsets_beyond_31_bits(step, tmp_path):
+    binary(step)
+    objects = ROOT / "build/cpu/obj"
+    program = tmp_path / "far"
+    subprocess.run([CC, "-std=gnu11", "-O1", "-U_FORTIFY_SOURCE", "-fno-pie", "-no-pie", ROOT / "tests/unit/far.c",
+                    objects / f"{step}_d64_f16.plain.o", *sorted((objects / "simt").glob("*.o")), "-o", program, "-lm",
+                    "-lpthread", "-ldl"], check=True)
+    assert subprocess.run([program], capture_output=True, text=True).stdout == "the same\n"
