@@ -89,8 +89,8 @@ static __device__ inline void cp_async_commit(void)
 typedef struct SimtFloat4 {
     float d[4];
 } SimtFloat4;
-uint4 simt_ldmatrix(const void *row, int transpose);
-SimtFloat4 simt_mma(int bf16, SimtFloat4 d, uint4 a, unsigned b0, unsigned b1);
+SIMT_MEETING uint4 simt_ldmatrix(const void *row, int transpose);
+SIMT_MEETING SimtFloat4 simt_mma(int bf16, SimtFloat4 d, uint4 a, unsigned b0, unsigned b1);
 void simt_cp_async(void *shared, const void *global, int bytes);
 void simt_cp_async_commit(void);
 void simt_cp_async_wait(int groups);

@@ -57,9 +57,15 @@ void *simt_shared(void) __attribute__((const));
 #define blockDim simt_block_dim()
 #define gridDim simt_grid_dim()
 
-void simt_syncthreads(void);
-void simt_syncwarp(unsigned mask);
-unsigned simt_shfl(unsigned mask, unsigned value, int source);
+/* Two calls in the branches of an if must stay two: lanes that come to different ones do not meet. */
+#ifdef __clang__
+#define SIMT_MEETING __attribute__((nomerge))
+#else
+#define SIMT_MEETING
+#endif
+SIMT_MEETING void simt_syncthreads(void);
+SIMT_MEETING void simt_syncwarp(unsigned mask);
+SIMT_MEETING unsigned simt_shfl(unsigned mask, unsigned value, int source);
 #define __syncthreads() simt_syncthreads()
 #define __syncwarp(...) simt_syncwarp((unsigned)(__VA_ARGS__ + 0)) /* no mask: 0, which the executor takes as all */
 
