@@ -35,6 +35,7 @@ typedef struct Counters {
 } Counters;
 
 void backend_init(int observe);                           /* before anything else; observe: count and check accesses */
+void backend_observe_blocks(int64_t blocks);               /* only so many of each kernel's, evenly spread; 0: all */
 DeviceInfo backend_info(void);
 void *backend_alloc(int64_t bytes, const char *name);     /* name: for messages; contents are undefined */
 void backend_free(void *device);

@@ -324,6 +324,7 @@ int run_step(int argc, char **argv, const Step *step)
     if (options->previous_lse)
         read_previous(&run, "--previous-lse", options->previous_lse, &run.previous_lse, NPY_F32, 3, lse_shape);
     backend_init(!options->no_observe);
+    backend_observe_blocks(options->observe_blocks);
     run.info = backend_info();
     if (options->bench && !run.info.is_gpu)
         refuse(step, "--bench: the CPU executor counts and checks, it never prints a speed; build with BACKEND=cuda");

@@ -76,6 +76,8 @@ void print_report(const Run *run)
         if (run->options.previous_out) print_comparison(run, "O step", &run->o_change, 1);
         if (run->options.previous_lse) print_comparison(run, "LSE step", &run->lse_change, 0);
     }
+    if (c->observed && run->options.observe_blocks)
+        printf("sampled  at most %d blocks of each kernel were watched: these are their counts\n", run->options.observe_blocks);
     if (c->observed) {
         printf(
             "global   loads %lld requests, %lld sectors (%.3f MB moved, %.3f asked); stores %lld, %lld (%.3f, %.3f)\n",
@@ -189,6 +191,7 @@ static void print_json(const Run *run, FILE *file)
     fprintf(file,
             "  \"settings\": {\"head_dim\": %d, \"block_n\": %d, \"warps\": %d, \"row_tiles\": %d, \"stages\": %d},\n",
             step->head_dim, step->block_n, step->warps, step->row_tiles, step->stages);
+    fprintf(file, "  \"observe_blocks\": %d,\n", options->observe_blocks);
     fprintf(file, "  \"rows\": %lld, \"rows_checked\": %lld,\n", (long long)run->lse_count,
             (long long)run->reference.rows_checked);
     json_comparison(file, "o", &run->o, checked);

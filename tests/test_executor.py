@@ -138,6 +138,17 @@ def test_bytes_are_those_of_the_closed_formula(step, shape, tuned, tmp_path):
     assert c["load_bytes"] + c["store_bytes"] == shape[0] * shape[1] * compare.asked(run)[0]
 
 
+def test_a_sample_of_blocks(tmp_path):
+    """Four equal blocks: one of them counts a quarter; as many as there are count all."""
+    shape = ["--heads", "2", "--seq-q", "128"]
+    every = counters(tmp_path, "step03_tiled_smem", *shape)
+    one = counters(tmp_path, "step03_tiled_smem", *shape, "--observe-blocks", "1")
+    assert {k: 4 * v for k, v in one.items()} == every
+    assert counters(tmp_path, "step03_tiled_smem", *shape, "--observe-blocks", "4") == every
+    done = subprocess.run([binary(STEPS[0]), *shape, "--observe-blocks", "3"], capture_output=True, text=True)
+    assert done.returncode == 0 and "at most 3 blocks of each kernel" in done.stdout and not done.stderr
+
+
 def test_counts_by_line_add_up(tmp_path):
     subprocess.run([binary("step05_mma_ldmatrix"), "--profile", "--json", "run.json"], cwd=tmp_path, check=True,
                    capture_output=True)

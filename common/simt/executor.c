@@ -261,6 +261,13 @@ static void thread_main(void)
     abort(); /* nobody switches to a thread that has returned */
 }
 
+/* With a sample of n blocks: is this one of them? */
+static int block_observed(const Worker *w)
+{
+    const int64_t n = simt_observed_blocks(), blocks = w->launch->blocks;
+    return n == 0 || n >= blocks || w->block * n / blocks != (w->block + 1) * n / blocks;
+}
+
 static void run_block(Worker *w)
 {
     for (int t = 0; t < w->threads; t++) {
@@ -303,16 +310,17 @@ static void *worker_main(void *argument)
     w->warps = (launch->threads + LANES - 1) / LANES;
     w->shared = shared + SHARED_GUARD;
     w->stacks = stacks;
-    w->observer = simt_observing() ? observer_create() : NULL;
+    struct Observer *observer = simt_observing() ? observer_create() : NULL;
     simt_worker = w;
     for (;;) {
         w->block = __atomic_fetch_add(&launch->next_block, 1, __ATOMIC_RELAXED);
         if (w->block >= launch->blocks || __atomic_load_n(&launch->stop, __ATOMIC_RELAXED)) break;
+        w->observer = block_observed(w) ? observer : NULL;
         run_block(w);
         if (w->stopped) __atomic_store_n(&launch->stop, 1, __ATOMIC_RELAXED);
     }
     simt_worker = NULL;
-    if (w->observer) observer_merge(w->observer);
+    if (observer) observer_merge(observer);
     for (int t = 0; t < w->threads; t++) free(w->thread[t].copies);
     munmap(stacks, stack_bytes);
     munmap(shared, shared_bytes);

@@ -19,10 +19,21 @@ static const int64_t FRONT = (int64_t)8 << 30; /* before the first array: where 
 static char *arena, *arena_next;
 static Allocation allocations[MAX_ALLOCATIONS];
 static int allocation_count, observing;
+static int64_t observed_blocks;
 
 int simt_observing(void)
 {
     return observing;
+}
+
+int64_t simt_observed_blocks(void)
+{
+    return observed_blocks;
+}
+
+void backend_observe_blocks(int64_t blocks)
+{
+    observed_blocks = blocks;
 }
 
 int simt_threads(void)

@@ -213,7 +213,7 @@ void races_global(Worker *w, Allocation *array, int64_t offset, int size, int is
         GlobalCell *c = &array->cells[cell];
         const uint32_t writer = c->writer, reader = c->reader;
         const int write_race = writer >= first && writer != number;
-        if (!is_store && !writer)
+        if (!is_store && !writer && !simt_observed_blocks()) /* in a sample, another block may have written it unseen */
             report_error(pc, 0, "%s: uninitialised: %s reads byte %lld of %s, which nothing has written",
                          report_place(pc), report_thread(), (long long)offset, array->name);
         if (write_race || (is_store && reader >= first && reader != number)) {

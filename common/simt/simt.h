@@ -55,7 +55,7 @@ typedef struct Worker { /* an operating-system thread: runs one block at a time 
     char *stacks;
     int stacks_made;
     char *shared; /* SHARED_LIMIT bytes between two guards */
-    struct Observer *observer; /* NULL: this run is not observed */
+    struct Observer *observer; /* NULL: this block is not observed */
 } Worker;
 
 typedef struct Launch {
@@ -95,6 +95,7 @@ typedef struct GlobalCell {
     uint32_t write_pc, read_pc;   /* where: code address relative to report_base() */
 } GlobalCell;
 int simt_observing(void);
+int64_t simt_observed_blocks(void);                 /* of each kernel; 0: all of them */
 int simt_threads(void);                             /* workers: the cores of this machine */
 int simt_in_arena(const void *address);             /* in the range that device memory is taken from, gaps included */
 Allocation *simt_allocation(const void *address);   /* the array that holds address, or NULL */
