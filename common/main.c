@@ -94,7 +94,7 @@ static void set_shape(Run *run)
     const int d = p->head_dim;
     const char *source = options->q ? "of --q" : "(--head-dim)";
     if (p->heads != p->kv_heads)
-        refuse(step, "%d heads in --q, %d in --k: here every query head has its own; step06 is the one with GQA",
+        refuse(step, "%d heads in --q, %d in --k: here every query head has its own; repeat k and v",
                p->heads, p->kv_heads);
     if (d > 256) refuse(step, "D = %d %s: the largest head dimension is 256", d, source);
     if (d % 8)

@@ -3,7 +3,7 @@
  *     A operand 16 x 16: Q's rows, and P: the accumulators of S, rounded to 16 bits, are already in the right lanes
  *     B operand 16 x 8:  K as it lies (B is indexed [key][d]); V through the transposing ldmatrix
  * Removes: the scalar multiply-adds, 2 per score and dimension, and the shuffles that handed P round.
- * Still missing: masks, other places for K and V (step06).
+ * Still missing: masks, other places for K and V.
  * Limits: D <= HEAD_DIM in multiples of 8; any lengths; the Q tile and 2 * STAGES tiles fit into shared memory.
  *
  * Who owns what is as in step02: it was this instruction's accumulator layout all along.

@@ -64,7 +64,8 @@ def test_ordered_accesses_are_no_race(faults):
     ("copy_without_barrier", "race: .* reads byte"),
     ("copy_outside", "cp.async at byte 256 of shared memory, which has 256"),
     ("ldmatrix_misaligned", "ldmatrix at byte .* of shared memory, .* at a multiple of 16"),
-    ("race_between_blocks", "race between blocks: .* writes byte 0 of out, which block . wrote"),
+    ("race_between_blocks", "race between blocks: .* writes byte 0 of out, which another block wrote"),
+    ("block_overwrites_what_all_read", "race between blocks: .* of out, which another block"),
 ])
 def test_faults_are_named_by_line(faults, name, words):
     done = faults(name)

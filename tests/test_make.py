@@ -191,6 +191,17 @@ def test_clean(tmp_path):
 
 # ---- what it runs ----
 
+@on_cpu
+def test_run_prints_the_table_of_the_readme(tree):
+    """The README's block, but for the errors, whose last digits belong to the machine."""
+    done = tree.make("run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = [line for line in (ROOT / "README.md").read_text().splitlines() if re.match(r"step\d\d_\w+ +\d", line)]
+    printed = [line.split() for line in done.stdout.splitlines()[-len(STEPS):]]
+    assert [line.split()[0] for line in table] == STEPS
+    assert [line.split()[4:] for line in table] == [line[4:] for line in printed]
+
+
 def test_compare_prints_one_line_for_each_step(tree):
     done = tree.make("compare")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -103,8 +103,6 @@ def library():
     for name, outputs in (("compare_o", 1), ("compare_lse", 1), ("compare_o_pair", 2), ("compare_lse_pair", 2)):
         getattr(lib, name).argtypes = [c_void_p, POINTER(AttentionParams)] + [c_void_p] * outputs
         getattr(lib, name).restype = Comparison
-    lib.element_to_float.argtypes, lib.element_to_float.restype = [ctypes.c_uint16, c_int], c_float
-    lib.float_to_element.argtypes, lib.float_to_element.restype = [c_float, c_int], ctypes.c_uint16
     return lib
 
 
@@ -759,52 +757,10 @@ def test_two_outputs_against_each_other():
     assert fails(c.compare(o=want.o, previous=np.full_like(want.o, np.nan)))
 
 
-# ---- the 16-bit types ----
-
-def test_every_16_bit_number():
-    lib = library()
+def test_bf16_of_the_numpy_reference():
+    """The C conversions have a test of their own (test_convert.py)."""
     bits = np.arange(2 ** 16, dtype=np.uint16)
-    for bf16, values in ((0, bits.view(np.float16)), (1, reference.from_bf16(bits))):
-        values = values.astype(np.float32)
-        got = np.array([lib.element_to_float(b, bf16) for b in bits.tolist()], np.float32)
-        np.testing.assert_array_equal(got, values)
-        back = np.array([lib.float_to_element(x, bf16) for x in values.tolist()], np.uint16)
-        number = ~np.isnan(values)
-        assert (back[number] == bits[number]).all()
-        assert all(math.isnan(lib.element_to_float(b, bf16)) for b in back[~number].tolist())
+    values = reference.from_bf16(bits)
+    number = ~np.isnan(values)
     assert (reference.to_bf16(values[number]) == bits[number]).all()
     assert np.isnan(reference.from_bf16(reference.to_bf16(np.nan)))
-
-
-def test_rounding_to_16_bits():
-    lib = library()
-    random = np.random.default_rng(0)
-    anything = random.integers(0, 2 ** 32, 20000, dtype=np.uint32).view(np.float32)
-    half = np.arange(0, 0x7c00, 7, dtype=np.uint16).view(np.float16).astype(np.float32)
-    ties = (half.view(np.uint32) + 0x1000).view(np.float32)                     # halfway to the next f16, if normal
-    brain = (np.arange(0, 0x7f80, 7, dtype=np.uint32) << 16) + 0x8000           # halfway to the next bf16
-    edges = np.array([65504, 65519.996, 65520, 2 ** -24, 2 ** -25, 2 ** -25 * 1.001, 3 * 2 ** -25, 0, -0.0, INF,
-                      3.39e38, 2 ** -133, 2 ** -134, 3 * 2 ** -134], np.float32)
-    x = np.concatenate([anything, ties, np.nextafter(ties, np.float32(0)), brain.view(np.float32), edges])
-    x = x[~np.isnan(x)]
-    with np.errstate(over="ignore"):
-        want = x.astype(np.float16).view(np.uint16)
-    assert (np.array([lib.float_to_element(n, 0) for n in x.tolist()], np.uint16) == want).all()
-    assert (np.array([lib.float_to_element(n, 1) for n in x.tolist()], np.uint16) == reference.to_bf16(x)).all()
-    # from float64 in one rounding: by way of float32 this would be a tie, and go down
-    assert reference.to_bf16(1 + 2 ** -8 + 2 ** -40) == 0x3f81 and reference.to_bf16(1 + 2 ** -8) == 0x3f80
-
-
-# ---- the input in common/data ----
-
-def test_real_input():
-    q, k, v = (np.load(COMMON / "data" / f"{name}.npy") for name in "qkv")
-    assert q.shape == k.shape == v.shape == (1, 12, 206, 32) and q.dtype == k.dtype == v.dtype == np.float16
-    assert all(np.isfinite(x).all() for x in (q, k, v))
-    scale = float(np.float32(32 ** -0.5))                                       # a float in the struct
-    c, want = CReference(q, k, v, scale=scale), attention(q, k, v, scale=scale)
-    np.testing.assert_allclose(c.o, want.o, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(c.lse, want.lse, rtol=1e-12)
-    # head 8 attends to the next token: its output is not far from the next value
-    o, after = want.o[0, 8, :-1], v[0, 8, 1:].astype(float)
-    assert (abs(o - after).mean(-1) < abs(o - np.roll(after, 7, 0)).mean(-1)).mean() > 0.8

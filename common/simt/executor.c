@@ -255,7 +255,6 @@ static void thread_main(void)
     w->launch->call(w->launch->kernel, w->launch->params);
     Warp *warp = &w->warp_state[w->warp];
     warp->runnable &= ~(1u << w->lane);
-    warp->returned |= 1u << w->lane;
     w->returned++;
     run_others(w);
     abort(); /* nobody switches to a thread that has returned */
@@ -280,7 +279,7 @@ static void run_block(Worker *w)
     }
     for (int i = 0; i < w->warps; i++) {
         const int lanes = w->threads - i * LANES < LANES ? w->threads - i * LANES : LANES;
-        const Warp warp = {lanes == LANES ? FULL_WARP : (1u << lanes) - 1, 0, 0, 0, 0};
+        const Warp warp = {lanes == LANES ? FULL_WARP : (1u << lanes) - 1, 0, 0, 0};
         w->warp_state[i] = warp;
     }
     w->returned = w->in_block = w->warp = w->lane = 0;
@@ -312,6 +311,7 @@ static void *worker_main(void *argument)
     w->stacks = stacks;
     struct Observer *observer = simt_observing() ? observer_create() : NULL;
     simt_worker = w;
+    simt_catch_faults();
     for (;;) {
         w->block = __atomic_fetch_add(&launch->next_block, 1, __ATOMIC_RELAXED);
         if (w->block >= launch->blocks || __atomic_load_n(&launch->stop, __ATOMIC_RELAXED)) break;

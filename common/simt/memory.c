@@ -79,18 +79,16 @@ Allocation *simt_nearest_allocation(const void *address)
 /* Without the observer an address outside of every array ends here. */
 static void on_fault(int signal_number, siginfo_t *info, void *context)
 {
-    (void)signal_number;
-    (void)context;
+    (void)info, (void)context;
     if (!simt_worker) { /* not a kernel's doing */
         signal(signal_number, SIG_DFL);
         return;
     }
-    static const char message[] = "error: a kernel touched an address outside of every array; run it without "
-                                  "--no-observe to see where\n";
-    static const char observed[] = "error: a kernel touched an address that is no device memory (a null or wild "
-                                   "pointer), or its stack overflowed\n";
-    const char *text = simt_worker->observer ? observed : message;
-    (void)info;
+    static const char unobserved[] = "error: a kernel touched an address outside of every array; run it without "
+                                     "--no-observe to see where\n";
+    static const char watched[] = "error: a kernel touched an address that is no device memory (a null or wild "
+                                  "pointer), or its stack overflowed\n";
+    const char *text = observing ? watched : unobserved;
     if (write(STDERR_FILENO, text, strlen(text)) < 0) _exit(1);
     _exit(1);
 }
@@ -105,13 +103,17 @@ void backend_init(int observe)
         exit(2);
     }
     arena_next = arena + FRONT;
-    static char signal_stack[64 * 1024];
+}
+
+void simt_catch_faults(void)
+{
+    static __thread char signal_stack[64 * 1024]; /* the handler cannot run on a stack that has overflowed */
     const stack_t stack = {.ss_sp = signal_stack, .ss_size = sizeof signal_stack};
-    sigaltstack(&stack, NULL);
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigaltstack(&stack, NULL);
     sigaction(SIGSEGV, &action, NULL);
     sigaction(SIGBUS, &action, NULL);
 }
@@ -123,13 +125,7 @@ DeviceInfo backend_info(void)
     snprintf(info.name, sizeof info.name, "CPU executor, %d thread%s%s", simt_threads(), simt_threads() > 1 ? "s" : "",
              observing ? "" : ", not observed");
     info.multiprocessors = 1;
-    const int64_t page = sysconf(_SC_PAGESIZE);
-#ifdef _SC_AVPHYS_PAGES
-    info.memory_free = (int64_t)sysconf(_SC_PHYS_PAGES) * page;
-#else
-    info.memory_free = (int64_t)8 << 30;
-    (void)page;
-#endif
+    info.memory_free = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     if (observing) info.memory_free /= 1 + (int64_t)sizeof(GlobalCell) / 2; /* the observer's cells */
     info.shared_limit = SHARED_LIMIT;
     return info;

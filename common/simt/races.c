@@ -160,7 +160,7 @@ static void check_write(Races *r, Worker *w, Cell *c, int64_t offset, int is_asy
     static const char *missing = "no barrier lies between, so either may come first";
     const int thread = w->warp * LANES + w->lane, written = c->write_epoch >= r->block_epoch;
     const char *does = is_async ? "begins to fill with cp.async" : "writes";
-    if (written && c->in_flight && c->writer >= 0)
+    if (written && c->in_flight)
         report_race(w, offset, pc, does, c->writer, c->write_pc, "began to fill with cp.async", pc,
                     "that copy is still in flight, no cp_async_wait has covered it");
     else if (written && !ordered(r, w, c->write_epoch, c->write_time, c->writer))
@@ -216,19 +216,21 @@ void races_global(Worker *w, Allocation *array, int64_t offset, int size, int is
         if (!is_store && !writer && !simt_observed_blocks()) /* in a sample, another block may have written it unseen */
             report_error(pc, 0, "%s: uninitialised: %s reads byte %lld of %s, which nothing has written",
                          report_place(pc), report_thread(), (long long)offset, array->name);
-        if (write_race || (is_store && reader >= first && reader != number)) {
-            const uint32_t other = write_race ? writer : reader, other_pc = write_race ? c->write_pc : c->read_pc;
+        if (write_race || (is_store && reader >= first && (reader != number || c->readers))) {
+            const uint32_t other_pc = write_race ? c->write_pc : c->read_pc;
             report_error(is_store ? pc : absolute(other_pc), 0, "%s: race between blocks: %s %s byte %lld of %s, which "
-                         "block %u %s at %s: blocks of one launch run in any order", report_place(pc), report_thread(),
-                         is_store ? "writes" : "reads", (long long)offset, array->name, other - first,
+                         "another block %s at %s: blocks of one launch run in any order", report_place(pc),
+                         report_thread(), is_store ? "writes" : "reads", (long long)offset, array->name,
                          write_race ? "wrote" : "read", report_place(absolute(other_pc)));
         }
         if (is_store) {
             c->writer = number;
             c->write_pc = relative(pc);
-        } else if (reader < first || reader == number || w->block == 0) { /* of several readers, keep one */
+        } else if (reader < first) {
             c->reader = number;
+            c->readers = 0;
             c->read_pc = relative(pc);
-        }
+        } else if (reader != number)
+            c->readers = 1;
     }
 }

@@ -37,7 +37,7 @@ typedef struct Thread {
 } Thread;
 
 typedef struct Warp {
-    unsigned runnable, parked, in_warp, in_block, returned; /* lanes: can go on; let others catch up; wait; done */
+    unsigned runnable, parked, in_warp, in_block; /* lanes: can go on; let others catch up; wait; wait for the block */
 } Warp;
 
 struct Launch;
@@ -53,7 +53,6 @@ typedef struct Worker { /* an operating-system thread: runs one block at a time 
     Warp warp_state[MAX_WARPS];
     Thread thread[MAX_THREADS];
     char *stacks;
-    int stacks_made;
     char *shared; /* SHARED_LIMIT bytes between two guards */
     struct Observer *observer; /* NULL: this block is not observed */
 } Worker;
@@ -91,11 +90,13 @@ typedef struct Allocation {
 } Allocation;
 /* Blocks are numbered through all launches, from 2 on; 1 stands for the host. */
 typedef struct GlobalCell {
-    uint32_t writer, reader;      /* number of the last block that wrote, read; 0: none */
+    uint32_t writer, reader;      /* number of the last block that wrote, of the first that read; 0: none */
+    uint32_t readers;             /* 1: other blocks of that launch have read it too */
     uint32_t write_pc, read_pc;   /* where: code address relative to report_base() */
 } GlobalCell;
 int simt_observing(void);
 int64_t simt_observed_blocks(void);                 /* of each kernel; 0: all of them */
+void simt_catch_faults(void);                       /* in the calling worker: a wild access ends the run with a line */
 int simt_threads(void);                             /* workers: the cores of this machine */
 int simt_in_arena(const void *address);             /* in the range that device memory is taken from, gaps included */
 Allocation *simt_allocation(const void *address);   /* the array that holds address, or NULL */

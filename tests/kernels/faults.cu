@@ -248,6 +248,14 @@ __global__ void race_between_blocks(const Params p)
     p.out[t] = p.in[t]; /* FAULT(race_between_blocks) */
 }
 
+__global__ void block_overwrites_what_all_read(const Params p)
+{
+    const int t = threadIdx.x;
+    const float x = p.out[t]; /* OTHER(block_overwrites_what_all_read) */
+    __syncthreads();
+    if (blockIdx.x == gridDim.x - 1) p.out[t] = x + 1; /* FAULT(block_overwrites_what_all_read) */
+}
+
 #define TRY(kernel)                                                                                                    \
     if (!strcmp(name, #kernel)) LAUNCH(kernel, blocks, N, N * sizeof(float), p)
 
@@ -262,6 +270,7 @@ int main(int argc, char **argv)
     p.n = 3 * N;
     float *device_in = (float *)backend_alloc(sizeof in, "in"), *device_out = (float *)backend_alloc(sizeof out, "out");
     backend_upload(device_in, in, sizeof in);
+    backend_upload(device_out, in, sizeof in);
     p.in = device_in;
     p.out = device_out;
     p.never_written = (float *)backend_alloc(sizeof in, "never_written");
@@ -290,6 +299,7 @@ int main(int argc, char **argv)
     TRY(copy_outside);
     TRY(ldmatrix_misaligned);
     TRY(race_between_blocks);
+    TRY(block_overwrites_what_all_read);
     backend_synchronize();
     const Counters c = backend_counters();
     if (c.errors) return 1;
