@@ -30,7 +30,7 @@ SUFFIX = _d$(HEAD_DIM)_$(DTYPE)$(TUNED)
 BASE   = build/$(BACKEND)$(if $(filter cuda,$(BACKEND)),$(if $(filter-out native,$(ARCH)),-$(ARCH)))
 OUT    = $(BASE)$(if $(BUG),/bugs/$(BUG))
 SRC    = $(if $(BUG),$(OUT)/)# a planted bug: the kernel with stepNN/bugs/BUG.patch applied
-COMMON = $(patsubst common/%.c,$(BASE)/obj/%.o,$(wildcard common/main.c common/options.c common/result.c common/reference.c common/npy.c \
+COMMON = $(patsubst common/%.c,$(BASE)/obj/%.o,$(wildcard common/main.c common/inputs.c common/options.c common/result.c common/reference.c common/npy.c \
          $(if $(filter cpu,$(BACKEND)),common/simt/*.c,common/cuda/*.c)))
 binary = $(OUT)/$1$(SUFFIX)
 all_binaries = $(foreach s,$(STEPS),$(call binary,$s))

@@ -1,64 +1,11 @@
-/* What every step does around its kernel: inputs, device arrays, launch, check, report. */
-#include "result.h"
+/* What every step does around its kernel: arrays on the host and on the device, launch, check, report. */
+#include "inputs.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 /* ---- the shape ---- */
-
-static void read_file(const Run *run, const char *option, const char *path, NpyArray *array)
-{
-    char error[512];
-    if (npy_read(path, array, error, sizeof error)) refuse(run->step, "%s: %s", option, error);
-}
-
-static void read_input(const Run *run, const char *option, const char *path, NpyArray *array)
-{
-    const NpyType own = run->step->bf16 ? NPY_U16 : NPY_F16;
-    const char *layout = run->options.bshd ? "[B,S,H,D]" : "[B,H,S,D]";
-    read_file(run, option, path, array);
-    if (array->type != own && array->type != NPY_F32)
-        refuse(run->step, "%s %s is %s: this build takes %s or f32; convert it%s", option, path,
-               npy_type_name(array->type), npy_type_name(own),
-               array->type == NPY_F16   ? ", or build with DTYPE=f16"
-               : array->type == NPY_U16 ? ", or build with DTYPE=bf16"
-                                        : "");
-    if (array->dims != 4)
-        refuse(run->step, "%s %s has %d dimensions: it must have four, %s", option, path, array->dims, layout);
-    for (int i = 0; i < 4; i++) {
-        if (array->shape[i] < 1 || array->shape[i] > INT_MAX)
-            refuse(run->step, "%s %s has size %lld along dimension %d of %s: sizes are 1 to %d", option, path,
-                   (long long)array->shape[i], i, layout, INT_MAX);
-    }
-}
-
-static void read_inputs(Run *run)
-{
-    const Options *options = &run->options;
-    static const char *const bhsd_names[4] = {"B", "H", "S", "D"}, *const bshd_names[4] = {"B", "S", "H", "D"};
-    const char *const *names = options->bshd ? bshd_names : bhsd_names;
-    const int row = options->bshd ? 1 : 2, head = options->bshd ? 2 : 1;
-    read_input(run, "--q", options->q, &run->q);
-    read_input(run, "--k", options->k, &run->k);
-    read_input(run, "--v", options->v, &run->v);
-    for (int i = 0; i < 4; i++) {
-        const long long q = run->q.shape[i], k = run->k.shape[i], v = run->v.shape[i];
-        if (q != k && (i == 0 || i == 3))
-            refuse(run->step, "%s = %lld in --k %s but %lld in --q %s: they must agree", names[i], k, options->k, q,
-                   options->q);
-        if (k != v)
-            refuse(run->step, "%s = %lld in --v %s but %lld in --k %s: v has the shape of k", names[i], v, options->v,
-                   k, options->k);
-    }
-    run->host.batch = (int)run->q.shape[0];
-    run->host.heads = (int)run->q.shape[head];
-    run->host.kv_heads = (int)run->k.shape[head];
-    run->host.seq_q = (int)run->q.shape[row];
-    run->host.seq_kv = (int)run->k.shape[row];
-    run->host.head_dim = (int)run->q.shape[3];
-}
 
 /* The two layouts differ in these strides and in nothing else. */
 static Strides strides_of(int bshd, int heads, int rows, int head_dim)
@@ -66,6 +13,14 @@ static Strides strides_of(int bshd, int heads, int rows, int head_dim)
     const int64_t d = head_dim;
     const Strides bhsd_strides = {heads * d * rows, rows * d, d}, bshd_strides = {heads * d * rows, d, heads * d};
     return bshd ? bshd_strides : bhsd_strides;
+}
+
+/* [T, H, D], the rows of all sequences one after another: [B, S, H, D] whose rows are counted through. */
+static Strides packed_strides(int heads, int head_dim)
+{
+    Strides stride = strides_of(1, heads, 0, head_dim);
+    stride.batch = 0;
+    return stride;
 }
 
 static void read_previous(const Run *run, const char *option, const char *path, NpyArray *array, NpyType type, int dims,
@@ -78,49 +33,15 @@ static void read_previous(const Run *run, const char *option, const char *path, 
         refuse(run->step, "%s %s has another type or shape than this run; make it with the same input", option, path);
 }
 
-/* B, H, S and D, from the options or from the files, with the rules that they obey. */
-static void set_shape(Run *run)
-{
-    const Step *step = run->step;
-    const Options *options = &run->options;
-    AttentionParams *p = &run->host;
-    p->batch = options->batch;
-    p->heads = p->kv_heads = options->heads;
-    p->seq_q = options->seq_q;
-    p->seq_kv = options->seq_kv;
-    p->head_dim = options->head_dim;
-    if (options->q) read_inputs(run);
-
-    const int d = p->head_dim;
-    const char *source = options->q ? "of --q" : "(--head-dim)";
-    if (p->heads != p->kv_heads)
-        refuse(step, "%d heads in --q, %d in --k: here every query head has its own; repeat k and v",
-               p->heads, p->kv_heads);
-    if (d > 256) refuse(step, "D = %d %s: the largest head dimension is 256", d, source);
-    if (d % 8)
-        refuse(step, "D = %d %s: it must be a multiple of 8; pad q, k and v with zeros to %d and add --scale %g", d,
-               source, (d + 7) / 8 * 8, isnan(options->scale) ? 1 / sqrt(d) : options->scale);
-    if (d > step->head_dim) {
-        static const int sizes[] = {32, 64, 96, 128, 192, 256};
-        int i = 0;
-        while (sizes[i] < d) i++;
-        refuse(step, "D = %d %s is more than the HEAD_DIM = %d of this build; use make %.*s HEAD_DIM=%d", d, source,
-               step->head_dim, (int)strcspn(step->name, "_"), step->name, sizes[i]);
-    }
-
-    p->scale = (float)(isnan(options->scale) ? 1 / sqrt(d) : options->scale);
-    p->scale_log2 = p->scale * 1.44269504088896340736f;
-    p->window_left = p->window_right = -1;
-}
-
 /* Counts, strides and workspace; refuses what does not fit.  In float64, which does not overflow, and in which every
  * size that fits in memory is exact. */
 static void set_sizes(Run *run)
 {
     AttentionParams *p = &run->host;
-    const double rows = (double)p->batch * p->heads * p->seq_q, keys = (double)p->batch * p->kv_heads * p->seq_kv;
+    const double rows = (double)run->q_rows * p->heads, keys = (double)run->kv_rows * p->kv_heads;
     const double lse_bytes = rows * sizeof(float), o_bytes = rows * p->head_dim * sizeof(element_t);
-    const double arrays = 2 * o_bytes + 2 * keys * p->head_dim * sizeof(element_t) + lse_bytes;
+    const double indices = (double)run->mask_bytes + (double)p->batch * p->max_pages * sizeof(int);
+    const double arrays = 2 * o_bytes + 2 * keys * p->head_dim * sizeof(element_t) + lse_bytes + indices;
     const double reference = run->options.no_check ? 0 : (2 * rows * p->head_dim + 4 * rows) * sizeof(double);
     const double host = arrays + reference, memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     const double needed = run->info.is_gpu ? arrays : arrays + host, free_bytes = (double)run->info.memory_free;
@@ -137,10 +58,25 @@ static void set_sizes(Run *run)
     run->lse_count = (int64_t)rows;
     run->q_count = (int64_t)(rows * p->head_dim);
     run->kv_count = (int64_t)(keys * p->head_dim);
-    p->q_stride = p->o_stride = strides_of(run->options.bshd, p->heads, p->seq_q, p->head_dim);
-    p->k_stride = p->v_stride = strides_of(run->options.bshd, p->kv_heads, p->seq_kv, p->head_dim);
+    p->q_stride = strides_of(run->options.bshd, p->heads, p->seq_q, p->head_dim);
+    p->k_stride = strides_of(run->options.bshd, p->kv_heads, p->seq_kv, p->head_dim);
     p->lse_stride = strides_of(0, p->heads, p->seq_q, 1);
+    if (p->cu_seqlens_q) {
+        p->q_stride = packed_strides(p->heads, p->head_dim);
+        p->lse_stride = (Strides){0, run->q_rows, 1};
+    }
+    if (p->cu_seqlens_kv) p->k_stride = packed_strides(p->kv_heads, p->head_dim);
+    if (p->block_table) p->k_stride = strides_of(1, p->kv_heads, p->page_size, p->head_dim); /* batch: of a page */
+    p->o_stride = p->q_stride;
+    p->v_stride = p->k_stride;
+    p->multiprocessors = run->info.multiprocessors;
     run->workspace_bytes = run->step->workspace ? run->step->workspace(p) : 0;
+    if ((double)run->workspace_bytes > free_bytes - needed && run->step->variants)
+        refuse(run->step,
+               "--splits %d: the results of the parts take %s%.0f bytes of workspace, and %.0f are free; give a smaller "
+               "--splits%s",
+               p->num_splits, run->workspace_bytes == INT64_MAX ? "more than " : "", (double)run->workspace_bytes,
+               free_bytes - needed, p->num_splits ? "" : " (0: the step chose)");
     if ((double)run->workspace_bytes > free_bytes - needed)
         refuse(run->step,
                "the step asks for %s%.0f bytes of workspace for its %d x %d scores, and %.0f are free; shorten the "
@@ -150,13 +86,6 @@ static void set_sizes(Run *run)
 }
 
 /* ---- the arrays ---- */
-
-static void *allocate(const Run *run, int64_t bytes)
-{
-    void *memory = malloc((size_t)bytes);
-    if (!memory) refuse(run->step, "the host has no %lld bytes left; make the problem smaller", (long long)bytes);
-    return memory;
-}
 
 /* Normal random numbers, in the order b, h, s, d whatever the layout.  splitmix64 (Steele, Lea, Flood 2014) makes 64
  * random bits; Box and Muller's formula makes two normal numbers of them. */
@@ -220,9 +149,24 @@ static void flip_signs(const element_t *array, int64_t count)
 
 static void *put_on_device(const char *name, const void *host, int64_t bytes)
 {
-    void *device = backend_alloc(bytes, name);
+    if (!host) return NULL;
+    void *device = backend_alloc(bytes ? bytes : 1, name); /* not even a backend can allocate nothing */
     backend_upload(device, host, bytes);
     return device;
+}
+
+/* Index arrays, masks and sinks, where there are any. */
+static void put_variants_on_device(const Run *run, AttentionParams *p)
+{
+    const AttentionParams *host = &run->host;
+    const int64_t word = sizeof(int64_t), batch = host->batch;
+    p->cu_seqlens_q = (const int64_t *)put_on_device("cu_seqlens_q", host->cu_seqlens_q, (batch + 1) * word);
+    p->cu_seqlens_kv = (const int64_t *)put_on_device("cu_seqlens_kv", host->cu_seqlens_kv, (batch + 1) * word);
+    p->kv_lens = (const int64_t *)put_on_device("kv_lens", host->kv_lens, batch * word);
+    p->block_table =
+        (const int *)put_on_device("block_table", host->block_table, batch * host->max_pages * (int64_t)sizeof(int));
+    p->sinks = (const float *)put_on_device("sinks", host->sinks, host->heads * (int64_t)sizeof(float));
+    p->block_mask = (const unsigned char *)put_on_device("block_mask", host->block_mask, run->mask_bytes);
 }
 
 static void make_device_arrays(Run *run)
@@ -233,6 +177,7 @@ static void make_device_arrays(Run *run)
     const int64_t kv_bytes = run->kv_count * (int64_t)sizeof(element_t);
     const int64_t lse_bytes = run->lse_count * (int64_t)sizeof(float);
     const int negative = host->scale < 0;
+    const float cap = host->softcap / fabsf(host->scale); /* the kernel's cap, of unscaled scores */
     *p = *host;
 
     /* Kernels take the maximum of the unscaled scores, which needs scale > 0.  A sign moves into q, exactly.  Zero
@@ -240,6 +185,7 @@ static void make_device_arrays(Run *run)
      * stays -inf where 0 would give NaN. */
     p->scale = fmaxf(fabsf(host->scale), FLT_MIN);
     p->scale_log2 = p->scale * 1.44269504088896340736f;
+    if (p->scale == FLT_MIN || isinf(cap)) p->softcap = 0; /* too far above every score to change one */
     if (negative) flip_signs(host->q, run->q_count);
     p->q = (const element_t *)put_on_device("q", host->q, q_bytes);
     if (negative) flip_signs(host->q, run->q_count);
@@ -250,18 +196,24 @@ static void make_device_arrays(Run *run)
     memset(host->lse, 0xff, (size_t)lse_bytes);
     p->o = (element_t *)put_on_device("o", host->o, q_bytes);
     p->lse = (float *)put_on_device("lse", host->lse, lse_bytes);
+    put_variants_on_device(run, p);
     if (run->workspace_bytes) p->workspace = backend_alloc(run->workspace_bytes, "workspace");
 }
 
 static void free_all(Run *run)
 {
-    const void *device[] = {run->device.q, run->device.k,   run->device.v,
-                            run->device.o, run->device.lse, run->device.workspace};
-    const void *host[] = {run->host.q, run->host.k, run->host.v, run->host.o, run->host.lse};
-    for (size_t i = 0; i < sizeof device / sizeof *device; i++) {
-        if (device[i]) backend_free((void *)device[i]);
+    const AttentionParams *const both[] = {&run->host, &run->device};
+    for (int on_device = 0; on_device < 2; on_device++) {
+        const AttentionParams *p = both[on_device];
+        const void *arrays[] = {p->q,       p->k,           p->v,     p->o,          p->lse,           p->cu_seqlens_q,
+                                p->kv_lens, p->block_table, p->sinks, p->block_mask, p->cu_seqlens_kv, p->workspace};
+        for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+            if (!on_device)
+                free((void *)arrays[i]);
+            else if (arrays[i])
+                backend_free((void *)arrays[i]);
+        }
     }
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++) free((void *)host[i]);
     if (run->previous_o.data) npy_free(&run->previous_o);
     if (run->previous_lse.data) npy_free(&run->previous_lse);
     if (!run->options.no_check) reference_free(&run->reference);
@@ -314,15 +266,21 @@ int run_step(int argc, char **argv, const Step *step)
         return unobserved_main(argc, argv);
     }
 
-    set_shape(&run);
+    read_problem(&run);
     const AttentionParams *p = &run.host;
     const NpyType type = step->bf16 ? NPY_U16 : NPY_F16;
     const int64_t b = p->batch, h = p->heads, s = p->seq_q, d = p->head_dim;
-    const int64_t o_shape[4] = {b, options->bshd ? s : h, options->bshd ? h : s, d}, lse_shape[4] = {b, h, s, 0};
+    const int dims = p->cu_seqlens_q ? 3 : 4; /* of o; lse has one less */
+    int64_t o_shape[4] = {b, options->bshd ? s : h, options->bshd ? h : s, d}, lse_shape[4] = {b, h, s, 0};
+    if (p->cu_seqlens_q) {
+        o_shape[0] = lse_shape[1] = run.q_rows;
+        o_shape[1] = lse_shape[0] = h;
+        o_shape[2] = d;
+    }
     if (options->previous_out)
-        read_previous(&run, "--previous-out", options->previous_out, &run.previous_o, type, 4, o_shape);
+        read_previous(&run, "--previous-out", options->previous_out, &run.previous_o, type, dims, o_shape);
     if (options->previous_lse)
-        read_previous(&run, "--previous-lse", options->previous_lse, &run.previous_lse, NPY_F32, 3, lse_shape);
+        read_previous(&run, "--previous-lse", options->previous_lse, &run.previous_lse, NPY_F32, dims - 1, lse_shape);
     backend_init(!options->no_observe);
     backend_observe_blocks(options->observe_blocks);
     run.info = backend_info();
@@ -347,11 +305,11 @@ int run_step(int argc, char **argv, const Step *step)
     if (!options->no_check) check(&run);
     if (options->bench && run.pass) { /* a wrong kernel is not timed */
         run.time_ms = backend_time(launch, &run, options->bench, !options->no_flush);
-        run.tflops = 4.0 * (double)run.q_count * p->seq_kv / run.time_ms * 1e-9;
+        run.tflops = 4.0 * run.pairs * p->heads * p->head_dim / (options->causal ? 2 : 1) / run.time_ms * 1e-9;
     }
 
-    if (options->out) write_array(&run, options->out, type, 4, o_shape, p->o);
-    if (options->lse) write_array(&run, options->lse, NPY_F32, 3, lse_shape, p->lse);
+    if (options->out) write_array(&run, options->out, type, dims, o_shape, p->o);
+    if (options->lse) write_array(&run, options->lse, NPY_F32, dims - 1, lse_shape, p->lse);
     if (options->json) write_json(&run);
     if (options->row) append_row(&run);
     print_report(&run);

@@ -18,6 +18,8 @@ typedef enum Kind {
     SIZE,    /* a COUNT that describes generated input: refused beside --q --k --v */
     SEED,    /* 0 to 2^64 - 1; uint64_t; generated input too */
     NUMBER,  /* double */
+    CAP,     /* a NUMBER that is not negative */
+    WINDOW,  /* two whole numbers from -1, with a comma between; int[2] */
     INPUT,   /* a file that is read; const char * */
     OUTPUT   /* a file that is written; const char * */
 } Kind;
@@ -61,8 +63,28 @@ static const OptionRow rows[] = {
     {COUNT, "--bench", "N", AT(bench), "GPU: time N launches once the result is right"},
     {FLAG, "--no-flush", "", AT(no_flush), "--bench: leave the L2 cache warm between launches"},
     {HELP, "--help", "", 0, "print this text"},
+    {HEADING, "Variants, in any combination (index arrays: int32 or int64):", "", AT(kv_heads), ""},
+    {SIZE, "--kv-heads", "N", AT(kv_heads), "heads of generated k and v, a divisor of H: GQA, MQA (H)"},
+    {FLAG, "--causal", "", AT(causal), "row i sees keys 0 to c, c = i + Skv - Sq: the last row sees all"},
+    {WINDOW, "--window", "L,R", AT(window), "row i sees keys c - L to c + R; -1: no limit"},
+    {COUNT, "--block-causal", "N", AT(block_causal), "row i sees the block of N keys that holds c, and those before"},
+    {CAP, "--softcap", "X", AT(softcap), "a score s becomes X * tanh(s / X); 0: it stays"},
+    {INPUT, "--sinks", "FILE", AT(sinks), "float32 [H]: one more logit in each row's denominator"},
+    {INPUT, "--block-mask", "FILE", AT(block_mask), "uint8 or bool [Sq/N,Skv/N], rounded up, or [B,H,..]; 1: compute"},
+    {COUNT, "--block-size", "N", AT(block_size), "rows and keys of a block of --block-mask"},
+    {INPUT, "--kv-lens", "FILE", AT(kv_lens), "[B]: keys in use of each batch entry"},
+    {INPUT, "--cu-seqlens-q", "FILE", AT(cu_seqlens_q), "[B+1]: rows where sequences start; q is [T,H,D], LSE [H,T]"},
+    {INPUT, "--cu-seqlens-kv", "FILE", AT(cu_seqlens_kv), "[B+1]: the same for keys; k and v are [T,H,D]"},
+    {INPUT, "--block-table", "FILE", AT(block_table), "[B,slots]: page numbers; k and v are [pages,page size,H,D]"},
+    {COUNT, "--splits", "N", AT(splits), "split-KV: parts of the keys computed side by side"},
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
+
+/* Whether the step has the option; the variants are those whose members stand last in Options. */
+static int has_option(const Step *step, const OptionRow *row)
+{
+    return step->variants || row->offset < AT(kv_heads);
+}
 
 _Noreturn void refuse(const Step *step, const char *format, ...)
 {
@@ -89,6 +111,7 @@ static void print_help(const char *program, const Step *step)
            program, step->name, step->bf16 ? "bf16" : "f16", step->head_dim, number, step->name,
            step->bf16 ? "f16" : "bf16");
     for (int i = 0; i < ROWS; i++) {
+        if (!has_option(step, &rows[i])) continue;
         if (rows[i].kind == HEADING) {
             printf("\n%s\n", rows[i].name);
             continue;
@@ -113,6 +136,28 @@ static int parse_whole(const char *text, uint64_t max, uint64_t *number)
     return 1;
 }
 
+static int parse_window(const char *text, int window[2])
+{
+    const char *comma = strchr(text, ',');
+    if (!comma) return 0;
+    for (int side = 0; side < 2; side++) {
+        const char *from = side ? comma + 1 : text;
+        const size_t length = side ? strlen(from) : (size_t)(comma - text);
+        char part[24];
+        uint64_t whole;
+        if (length >= sizeof part) return 0;
+        memcpy(part, from, length);
+        part[length] = 0;
+        if (!strcmp(part, "-1"))
+            window[side] = -1;
+        else if (parse_whole(part, INT_MAX, &whole))
+            window[side] = (int)whole;
+        else
+            return 0;
+    }
+    return 1;
+}
+
 static void store_value(const Step *step, const OptionRow *row, const char *value, Options *options)
 {
     void *member = (char *)options + row->offset;
@@ -130,13 +175,23 @@ static void store_value(const Step *step, const OptionRow *row, const char *valu
             refuse(step, "%s '%s': it must be a whole number from 0 to %llu", row->name, value, ULLONG_MAX);
         *(uint64_t *)member = whole;
         break;
-    case NUMBER: { /* the limit leaves room to multiply by log2(e) in float32 */
+    case NUMBER:
+    case CAP: { /* the limit leaves room to multiply by log2(e) in float32 */
         const double number = strtod(value, &end);
         if (!*value || *end || strchr(" \t\n\v\f\r", *value) || !(fabs(number) <= 1e38))
             refuse(step, "%s '%s': it must be a finite number such as 0.125, between -1e38 and 1e38", row->name, value);
+        if (row->kind == CAP && number < 0)
+            refuse(step, "%s '%s': it must not be negative; 0 turns it off", row->name, value);
         *(double *)member = number;
         break;
     }
+    case WINDOW:
+        if (!parse_window(value, (int *)member))
+            refuse(step,
+                   "%s '%s': it must be two whole numbers from -1 to %d with a comma between, such as 128,0; -1 means "
+                   "no limit",
+                   row->name, value, INT_MAX);
+        break;
     default:
         if (!*value) refuse(step, "%s: the file name is empty; name a file", row->name);
         *(const char **)member = value;
@@ -193,7 +248,37 @@ static int same_file(const char *a, const char *b)
     return at_a.st_dev == at_b.st_dev && at_a.st_ino == at_b.st_ino;
 }
 
-/* The rules that take more than one option. */
+/* The rules that take more than one option: those of the variants ... */
+static void check_variants(const Step *step, const Options *options)
+{
+    const Options *o = options;
+    const char *from_files = o->block_table ? "--block-table" : o->cu_seqlens_q ? "--cu-seqlens-q" : NULL;
+    if (!o->block_mask != !o->block_size)
+        refuse(step, "%s without %s: the mask has an entry for each block of that size; give both",
+               o->block_mask ? "--block-mask" : "--block-size", o->block_mask ? "--block-size" : "--block-mask");
+    if (o->cu_seqlens_kv && o->block_table)
+        refuse(step, "--cu-seqlens-kv beside --block-table: keys are packed or paged; leave one out");
+    if (o->cu_seqlens_kv && !o->cu_seqlens_q)
+        refuse(step, "--cu-seqlens-kv without --cu-seqlens-q: packed keys go with packed queries; give both");
+    if (o->cu_seqlens_q && !o->cu_seqlens_kv && !o->block_table)
+        refuse(step,
+               "--cu-seqlens-q without --cu-seqlens-kv: packed queries go with packed keys or with a --block-table; "
+               "give one");
+    if (o->block_table && !o->kv_lens)
+        refuse(step, "--block-table without --kv-lens: the keys of each batch entry must be known; give both");
+    if (o->kv_lens && o->cu_seqlens_kv)
+        refuse(step, "--kv-lens beside --cu-seqlens-kv: that gives the lengths already; leave one out");
+    if (o->block_mask && o->cu_seqlens_q)
+        refuse(step,
+               "--block-mask beside --cu-seqlens-q: sequences of their own lengths have no mask in common; leave one "
+               "out");
+    if (o->bshd && o->cu_seqlens_q)
+        refuse(step, "--bshd beside --cu-seqlens-q: packed arrays are [T,H,D] always; leave --bshd out");
+    if (from_files && !o->q)
+        refuse(step, "%s without --q, --k and --v: generated input is dense; give the three files", from_files);
+}
+
+/* ... and all others. */
 static void check_together(const Step *step, const Options *options, const int given[ROWS])
 {
     const int files = !!options->q + !!options->k + !!options->v;
@@ -218,6 +303,7 @@ static void check_together(const Step *step, const Options *options, const int g
                        file_of(options, &rows[j]), rows[i].name, file_of(options, &rows[i]));
         }
     }
+    check_variants(step, options);
     if (options->by_cost && !options->profile)
         refuse(step, "--by-cost sorts the lines of --profile; add --profile");
     if (options->observe_blocks && options->no_observe)
@@ -236,6 +322,7 @@ int parse_options(int argc, char **argv, const Step *step, Options *options)
     int given[ROWS] = {0};
     memset(options, 0, sizeof *options);
     options->scale = NAN;
+    options->window[0] = options->window[1] = -1;
     options->seed = 1;
     for (int a = 1; a < argc; a++) {
         const char *text = strcmp(argv[a], "-h") ? argv[a] : "--help", *equals = strchr(text, '=');
@@ -246,6 +333,8 @@ int parse_options(int argc, char **argv, const Step *step, Options *options)
                (rows[i].kind == HEADING || strlen(rows[i].name) != length || strncmp(rows[i].name, text, length)))
             i++;
         if (i == ROWS) refuse(step, "'%.*s' is no option of this step; --help lists them", (int)length, text);
+        if (!has_option(step, &rows[i]))
+            refuse(step, "'%s' is no option of this step; step06 has it", rows[i].name);
         if (given[i]) refuse(step, "%s is given twice; give it once", rows[i].name);
         given[i] = 1;
         if (rows[i].kind == HELP || rows[i].kind == FLAG) {
@@ -265,6 +354,7 @@ int parse_options(int argc, char **argv, const Step *step, Options *options)
     check_together(step, options, given);
     if (!options->batch) options->batch = 1;
     if (!options->heads) options->heads = 2;
+    if (!options->kv_heads) options->kv_heads = options->heads;
     if (!options->seq_q) options->seq_q = 128;
     if (!options->seq_kv) options->seq_kv = options->seq_q;
     if (!options->head_dim) options->head_dim = step->head_dim;

@@ -14,6 +14,12 @@ typedef struct Options {
     const char *previous_out, *previous_lse; /* files that the step before wrote */
     int no_check, no_observe, no_flush, profile, by_cost, observe_blocks;
     int bench; /* timed launches; 0: none */
+
+    /* Variants.  Step 06 alone takes what stands from here on. */
+    int kv_heads; /* of generated input */
+    int causal, window[2], block_causal, splits, block_size;
+    double softcap;
+    const char *sinks, *block_mask, *kv_lens, *cu_seqlens_q, *cu_seqlens_kv, *block_table; /* files */
 } Options;
 
 /* Reads the command line and fills in the defaults.  Returns 1 if --help was asked for (and printed), else 0. */

@@ -7,12 +7,32 @@
 
 static const double SECTOR_MB = 32e-6; /* global memory moves in sectors of 32 bytes */
 
+/* Each with two spaces after it, as the rest of its line. */
+static void print_variants(const Run *run)
+{
+    const AttentionParams *p = &run->host;
+    if (run->options.causal) printf("causal  ");
+    if (p->window_left >= 0 || (p->window_right >= 0 && !run->options.causal))
+        printf("window %d,%d  ", p->window_left, p->window_right);
+    if (p->block_causal) printf("block-causal %d  ", p->block_causal);
+    if (p->softcap > 0) printf("softcap %g  ", p->softcap);
+    if (p->sinks) printf("sinks  ");
+    if (p->block_mask) printf("block mask of %d  ", p->mask_block);
+    if (p->cu_seqlens_q) printf("varlen, %lld rows  ", (long long)run->q_rows);
+    if (p->block_table) printf("pages of %d  ", p->page_size);
+    if (p->kv_lens && !p->block_table) printf("kv-lens  ");
+    if (p->num_splits) printf("splits %d  ", p->num_splits);
+}
+
 void print_problem(const Run *run)
 {
     const AttentionParams *p = &run->host;
     const Options *options = &run->options;
-    printf("%s  %s  B=%d H=%d Sq=%d Skv=%d D=%d%s  scale %g  ", run->step->name, run->step->bf16 ? "bf16" : "f16",
-           p->batch, p->heads, p->seq_q, p->seq_kv, p->head_dim, options->bshd ? "  [B,S,H,D]" : "", p->scale);
+    printf("%s  %s  B=%d H=%d", run->step->name, run->step->bf16 ? "bf16" : "f16", p->batch, p->heads);
+    if (p->heads != p->kv_heads) printf(" Hkv=%d", p->kv_heads);
+    printf(" Sq=%d Skv=%d D=%d%s  scale %g  ", p->seq_q, p->seq_kv, p->head_dim, options->bshd ? "  [B,S,H,D]" : "",
+           p->scale);
+    print_variants(run);
     if (options->q)
         printf("%s %s %s\n", options->q, options->k, options->v);
     else
@@ -21,13 +41,18 @@ void print_problem(const Run *run)
     fflush(stdout); /* before anything that the backend may say on stderr */
 }
 
-/* Writes "[b,h,s,d]", the place of an offset in O, or "[b,h,s]" in LSE. */
+/* Writes "[b,h,s,d]", the place of an offset in O, or "[b,h,s]" in LSE; of packed ones "[t,h,d]" or "[h,t]". */
 static const char *place(const Run *run, int in_o, int64_t index, char text[96])
 {
     if (index < 0) return "none"; /* nothing finite was compared */
     const AttentionParams *p = &run->host;
     const int bshd = in_o && run->options.bshd;
     const int64_t d = in_o ? index % p->head_dim : 0, r = in_o ? index / p->head_dim : index;
+    if (p->cu_seqlens_q && in_o)
+        snprintf(text, 96, "[%lld,%lld,%lld]", (long long)(r / p->heads), (long long)(r % p->heads), (long long)d);
+    else if (p->cu_seqlens_q)
+        snprintf(text, 96, "[%lld,%lld]", (long long)(r / run->q_rows), (long long)(r % run->q_rows));
+    if (p->cu_seqlens_q) return text;
     const int64_t inner = bshd ? p->heads : p->seq_q, outer = bshd ? p->seq_q : p->heads;
     const int64_t row = bshd ? r / inner % outer : r % inner, head = bshd ? r % inner : r / inner % outer;
     const int length =
@@ -95,8 +120,9 @@ void print_report(const Run *run)
                (long long)c->barriers);
     }
     if (!isnan(run->time_ms))
-        printf("time     %.4f ms (median of %d, L2 %s), %.1f TFLOP/s = 4*B*H*Sq*Skv*D / time\n", run->time_ms,
-               run->options.bench, run->options.no_flush ? "not flushed" : "flushed", run->tflops);
+        printf("time     %.4f ms (median of %d, L2 %s), %.1f TFLOP/s = 4*B*H*Sq*Skv*D%s / time\n", run->time_ms,
+               run->options.bench, run->options.no_flush ? "not flushed" : "flushed", run->tflops,
+               run->options.causal ? ", halved for causal," : "");
     if (run->options.no_check) {
         printf("not checked\n");
         return;
@@ -172,6 +198,18 @@ static void json_counters(FILE *file, const Counters *c)
     fprintf(file, "%s,\n  ", c->observed ? "}" : "");
 }
 
+static void json_variants(FILE *file, const Run *run)
+{
+    static const char *const words[] = {"false", "true"};
+    const AttentionParams *p = &run->host;
+    fprintf(file, "  \"variants\": {\"causal\": %s, \"window\": [%d, %d], \"block_causal\": %d, ",
+            words[run->options.causal], p->window_left, p->window_right, p->block_causal);
+    json_number(file, "softcap", p->softcap, ", ");
+    fprintf(file, "\"sinks\": %s, \"block_size\": %d, \"varlen\": %s, \"kv_lens\": %s, ", words[p->sinks != NULL],
+            p->mask_block, words[p->cu_seqlens_q != NULL], words[p->kv_lens != NULL]);
+    fprintf(file, "\"page_size\": %d, \"splits\": %d},\n", p->page_size, p->num_splits);
+}
+
 static void print_json(const Run *run, FILE *file)
 {
     const Step *step = run->step;
@@ -183,7 +221,7 @@ static void print_json(const Run *run, FILE *file)
     json_text(file, "backend", run->info.is_gpu ? "cuda" : "cpu");
     json_text(file, "device", run->info.name);
     json_text(file, "dtype", step->bf16 ? "bf16" : "f16");
-    json_text(file, "layout", options->bshd ? "bshd" : "bhsd");
+    json_text(file, "layout", p->cu_seqlens_q ? "thd" : options->bshd ? "bshd" : "bhsd");
     fprintf(file,
             "  \"batch\": %d, \"heads\": %d, \"kv_heads\": %d, \"seq_q\": %d, \"seq_kv\": %d, \"head_dim\": %d,\n  ",
             p->batch, p->heads, p->kv_heads, p->seq_q, p->seq_kv, p->head_dim);
@@ -191,6 +229,7 @@ static void print_json(const Run *run, FILE *file)
     fprintf(file,
             "  \"settings\": {\"head_dim\": %d, \"block_n\": %d, \"warps\": %d, \"row_tiles\": %d, \"stages\": %d},\n",
             step->head_dim, step->block_n, step->warps, step->row_tiles, step->stages);
+    if (step->variants) json_variants(file, run);
     fprintf(file, "  \"observe_blocks\": %d,\n", options->observe_blocks);
     fprintf(file, "  \"rows\": %lld, \"rows_checked\": %lld,\n", (long long)run->lse_count,
             (long long)run->reference.rows_checked);

@@ -15,7 +15,10 @@ typedef struct Run {
     AttentionParams host;                       /* the problem as it was given, host pointers: for the reference */
     AttentionParams device;                     /* the problem as the kernel gets it */
     NpyArray q, k, v, previous_o, previous_lse; /* files */
+    int64_t q_rows, kv_rows;                    /* of q and of k, over all batch entries or pages, in one head */
     int64_t q_count, kv_count, lse_count;       /* elements; o is as large as q */
+    int64_t mask_bytes;                         /* of the block mask */
+    double pairs;                               /* of a query row and a key of its sequence, in one head */
     int64_t workspace_bytes;
     Counters counters;
     Reference reference;

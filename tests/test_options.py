@@ -18,6 +18,8 @@ from conftest import BACKEND, ROOT, STEPS, Runner, binary, make, reference
 steps = pytest.mark.parametrize("step", [s for s in STEPS if s[:6] in ("step01", "step02", "step05")])
 on_cpu = pytest.mark.skipif(BACKEND != "cpu", reason="about the CPU executor")
 ONE = STEPS[1]  # where the step does not matter
+SIX = "step06_variants"
+variants = pytest.mark.skipif(SIX not in STEPS, reason="no step06 here")
 SMALL = ("--seq-q", "5", "--seq-kv", "9")
 FILES = ("--q", "q.npy", "--k", "k.npy", "--v", "v.npy")
 OUTPUTS = {"--out": "o.npy", "--lse": "lse.npy", "--json": "report.json", "--row": "table.txt"}
@@ -152,6 +154,256 @@ def test_head_dim_over_the_compiled_one_names_the_make_command(step, runner):
 def test_bench_needs_a_gpu(step, runner):
     refused(runner, step, [*SMALL, "--bench", "3"], "--bench", "BACKEND=cuda")
     refused(runner, step, [*SMALL, "--bench=3", "--no-flush", "--no-observe"], "--bench", "BACKEND=cuda")
+
+
+# ---- variants: the options, their files, and what contradicts them ----
+
+VARIANT_OPTIONS = {"--kv-heads": "1", "--causal": None, "--window": "3,0", "--block-causal": "8", "--softcap": "30",
+                   "--splits": "2", "--sinks": "x.npy", "--kv-lens": "x.npy", "--cu-seqlens-q": "x.npy",
+                   "--cu-seqlens-kv": "x.npy", "--block-table": "x.npy", "--block-mask": "x.npy", "--block-size": "8"}
+VARLEN = (*FILES, "--cu-seqlens-q", "cu_q.npy", "--cu-seqlens-kv", "cu_kv.npy")
+PAGED = (*FILES, "--block-table", "table.npy", "--kv-lens", "lens.npy")
+DENSE = (*FILES, "--kv-lens", "lens.npy")
+MASK = ("--block-mask", "mask.npy", "--block-size", "4")
+
+
+def save_variants(folder, arguments, **changed):
+    """The files that belong to the arguments: two sequences of 2 and 3 queries, of 4 and 5 keys where they are packed
+    or paged (pages of 3, four of them), of 9 keys where they are dense; two heads.  The named ones are another array;
+    an array of no type of its own gets the type of index arrays."""
+    shapes = dict(q=(2, 2, 5, 64), k=(2, 2, 9, 64), v=(2, 2, 9, 64))
+    if "--cu-seqlens-q" in arguments:
+        shapes = dict(q=(5, 2, 64), k=(9, 2, 64), v=(9, 2, 64))
+    if "--block-table" in arguments:
+        shapes.update(k=(4, 3, 2, 64), v=(4, 3, 2, 64))
+    files = {name: np.random.default_rng(1).standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    files |= dict(cu_q=[0, 2, 5], cu_kv=[0, 4, 9], lens=[4, 5], table=[[3, 1, -7], [0, 2, 99]], sinks=np.zeros(2, "f4"),
+                  mask=np.ones((2, 2 if "--block-table" in arguments else 3), bool))
+    for name, array in (files | changed).items():
+        np.save(folder / f"{name}.npy", array if hasattr(array, "dtype") else np.asarray(array, np.int64))
+
+
+@steps
+@pytest.mark.parametrize("option", VARIANT_OPTIONS)
+def test_variants_belong_to_step06(step, option, runner):
+    value = VARIANT_OPTIONS[option]
+    for words in ([option] if value is None else [option, value], [option] if value is None else [f"{option}={value}"]):
+        refused(runner, step, words, f"'{option}'", "step06 has it")
+
+
+@variants
+@pytest.mark.parametrize("arguments, words", [
+    (["--causal=1"], ["'--causal=1'", "no value"]),
+    (["--window", "3"], ["--window '3'", "two whole numbers from -1"]),
+    (["--window", "3", "0"], ["--window '3'"]),
+    (["--window", "-1,-3"], ["--window '-1,-3'", "from -1"]),
+    (["--window", "-2,0"], ["--window '-2,0'"]),
+    (["--window", "3,0,1"], ["--window '3,0,1'"]),
+    (["--window", "3, 0"], ["--window '3, 0'"]),
+    (["--window", ",3"], ["--window ',3'"]),
+    (["--window", "3,"], ["--window '3,'"]),
+    (["--window", "+3,0"], ["--window '+3,0'"]),
+    (["--window", "2147483648,0"], ["--window '2147483648,0'", "2147483647"]),
+    (["--window", "000000000000000000000000003,0"], ["--window '000"]),
+    (["--window"], ["--window", "no value", "--window L,R"]),
+    (["--window=3,0", "--window=3,0"], ["--window", "twice"]),
+    (["--block-causal", "0"], ["--block-causal '0'"]),
+    (["--softcap", "-1"], ["--softcap '-1'", "negative"]),
+    (["--softcap", "inf"], ["--softcap 'inf'", "finite"]),
+    (["--softcap", "nan"], ["--softcap 'nan'", "finite"]),
+    (["--softcap", "1e-38", "--scale", "1"], ["--softcap 1e-38", "too small", "1e37"]),
+    (["--splits", "0"], ["--splits '0'"]),
+    (["--splits", "-1"], ["--splits '-1'"]),
+    (["--splits", "2147483647", "--seq-q", "100000", "--no-check"], ["--splits 2147483647", "bytes of workspace"]),
+    (["--kv-heads", "0"], ["--kv-heads '0'"]),
+    (["--heads", "3", "--kv-heads", "2"], ["3 heads (--heads)", "2 (--kv-heads)", "multiple"]),
+    (["--heads", "33", "--kv-heads", "2"], ["33 heads", "multiple"]),
+    (["--heads", "2", "--kv-heads", "4"], ["2 heads", "4 (--kv-heads)", "multiple"]),
+    ([*FILES, "--kv-heads", "2"], ["--kv-heads", "generated"]),
+    # what goes together
+    (MASK[:2], ["--block-mask without --block-size"]),
+    (MASK[2:], ["--block-size without --block-mask"]),
+    ([*FILES, "--cu-seqlens-kv", "cu_kv.npy"], ["--cu-seqlens-kv without --cu-seqlens-q"]),
+    ([*FILES, "--cu-seqlens-q", "cu_q.npy"], ["--cu-seqlens-q without --cu-seqlens-kv", "--block-table"]),
+    ([*FILES, "--cu-seqlens-q", "cu_q.npy", "--kv-lens", "lens.npy"], ["--cu-seqlens-q without --cu-seqlens-kv"]),
+    ([*FILES, "--block-table", "table.npy"], ["--block-table without --kv-lens"]),
+    ([*PAGED, "--cu-seqlens-q", "cu_q.npy", "--cu-seqlens-kv", "cu_kv.npy"], ["--cu-seqlens-kv beside --block-table"]),
+    ([*VARLEN, "--kv-lens", "lens.npy"], ["--kv-lens beside --cu-seqlens-kv"]),
+    ([*VARLEN, *MASK], ["--block-mask beside --cu-seqlens-q"]),
+    ([*PAGED, *MASK, "--cu-seqlens-q", "cu_q.npy"], ["--block-mask beside --cu-seqlens-q"]),
+    ([*VARLEN, "--bshd"], ["--bshd beside --cu-seqlens-q"]),
+    (VARLEN[6:], ["--cu-seqlens-q without --q"]),
+    (PAGED[6:], ["--block-table without --q"]),
+])
+def test_variants_that_are_refused(arguments, words, runner):
+    save_variants(runner.folder, arguments)
+    refused(runner, SIX, arguments, *words)
+
+
+def half(*shape):
+    return np.zeros(shape, np.float16)
+
+
+@variants
+@pytest.mark.parametrize("arguments, changed, words", [
+    # offsets
+    (VARLEN, dict(cu_q=[1, 2, 5]), ["--cu-seqlens-q cu_q.npy", "starts with 1", "0"]),
+    (VARLEN, dict(cu_kv=[-1, 4, 9]), ["--cu-seqlens-kv cu_kv.npy", "starts with -1"]),
+    (VARLEN, dict(cu_q=[0, 6, 5]), ["--cu-seqlens-q cu_q.npy", "falls from 6 to 5", "entry 2"]),
+    (VARLEN, dict(cu_kv=[0, -4, 9]), ["--cu-seqlens-kv cu_kv.npy", "falls from 0 to -4"]),
+    (VARLEN, dict(cu_q=[0, 2, 4]), ["--cu-seqlens-q cu_q.npy", "ends with 4", "5 rows of --q"]),
+    (VARLEN, dict(cu_q=[0, 2, 6]), ["ends with 6", "5 rows of --q"]),
+    (VARLEN, dict(cu_kv=[0, 4, 1 << 40]), ["ends with 1099511627776", "9 rows of --k"]),
+    (VARLEN, dict(cu_kv=[0, 4, 4, 9]), ["--cu-seqlens-kv cu_kv.npy has 3", "--cu-seqlens-q cu_q.npy has 2"]),
+    (VARLEN, dict(cu_q=[0]), ["--cu-seqlens-q cu_q.npy", "1 entries"]),
+    (VARLEN, dict(cu_q=np.zeros(0, np.int32)), ["--cu-seqlens-q cu_q.npy", "0 entries"]),
+    (VARLEN, dict(cu_q=[[0, 2, 5]]), ["--cu-seqlens-q cu_q.npy", "2 dimensions", "[B+1]"]),
+    (VARLEN, dict(cu_q=np.array([0, 2, 5], "f4")), ["--cu-seqlens-q cu_q.npy", "is f32", "i32 or i64"]),
+    (VARLEN, dict(cu_kv=np.array([0, 4, 9], "u1")), ["--cu-seqlens-kv cu_kv.npy", "is u8", "i32 or i64"]),
+    (VARLEN, dict(cu_kv=np.array([0, 4, 9], "f8")), ["--cu-seqlens-kv: cu_kv.npy", "float64"]),
+    (VARLEN, dict(q=half(1, 2, 5, 64)), ["--q q.npy has 4 dimensions", "three, [T,H,D]"]),
+    (VARLEN, dict(k=half(1, 2, 9, 64)), ["--k k.npy has 4 dimensions", "three, [T,H,D]"]),
+    (VARLEN, dict(q=half(0, 2, 64)), ["--q q.npy has size 0 along dimension 0"]),
+    (VARLEN, dict(v=half(8, 2, 64)), ["T = 8 in --v", "9 in --k"]),
+    (VARLEN, dict(k=half(9, 2, 32), v=half(9, 2, 32)), ["D = 32 in --k", "64 in --q"]),
+    (VARLEN, dict(q=half(5, 3, 64)), ["3 heads in --q", "2 in --k", "multiple"]),
+    # lengths
+    (DENSE, dict(lens=[4, -1]), ["--kv-lens lens.npy", "length -1 at entry 1", "0 to 9"]),
+    (DENSE, dict(lens=[10, 9]), ["length 10 at entry 0", "0 to 9"]),
+    (DENSE, dict(lens=[1 << 32, 9]), ["length 4294967296 at entry 0"]),
+    (DENSE, dict(lens=[4]), ["--kv-lens lens.npy has 1 entries", "2 batch entries"]),
+    (DENSE, dict(lens=[4, 5, 6]), ["--kv-lens lens.npy has 3 entries", "2 batch entries"]),
+    (DENSE, dict(lens=[[4, 5]]), ["--kv-lens lens.npy", "2 dimensions", "[B]"]),
+    (DENSE, dict(lens=np.array([4, 5], "f4")), ["--kv-lens lens.npy", "is f32"]),
+    (PAGED, dict(lens=[4, -5]), ["--kv-lens lens.npy", "length -5 at entry 1"]),
+    (PAGED, dict(lens=[4, 10]), ["length 10 at entry 1", "0 to 9", "slots times page size"]),
+    # pages
+    (PAGED, dict(table=[[3, 4, 0], [0, 2, 0]]), ["--block-table table.npy", "page 4 in [0,1]", "0 to 3", "--k k.npy"]),
+    (PAGED, dict(table=[[3, 1, 0], [-1, 2, 0]]), ["page -1 in [1,0]"]),
+    (PAGED, dict(table=[[3, 1, 0], [1 << 32, 2, 0]]), ["page 4294967296 in [1,0]"]),
+    (PAGED, dict(lens=[7, 5]), ["page -7 in [0,2]"]),
+    (PAGED, dict(table=[[3, 1, 0]]), ["--block-table table.npy has 1 rows", "2 batch entries"]),
+    (PAGED, dict(table=[3, 1, 0]), ["--block-table table.npy has 1 dimension:", "two, [B,slots]"]),
+    (PAGED, dict(table=np.zeros((2, 3), "f4")), ["--block-table table.npy", "is f32", "i32 or i64"]),
+    (PAGED, dict(k=half(3, 4, 2, 64), v=half(3, 4, 2, 64)), ["page 3 in [0,0]", "0 to 2"]),
+    (PAGED, dict(k=half(12, 2, 64), v=half(12, 2, 64)), ["--k k.npy has 3 dimensions", "[pages,page size,H,D]"]),
+    (PAGED, dict(v=half(4, 4, 2, 64)), ["page size = 4 in --v", "3 in --k"]),
+    (PAGED, dict(k=half(4, 3, 2, 56), v=half(4, 3, 2, 56)), ["D = 56 in --k", "64 in --q"]),
+    ([*PAGED, "--cu-seqlens-q", "cu_q.npy"], dict(cu_q=[0, 5]), ["--block-table table.npy has 2 rows", "1 batch"]),
+    # the block mask
+    ([*FILES, *MASK], dict(mask=np.ones((2, 2), bool)), ["--block-mask mask.npy has shape [2,2]", "[2,3]"]),
+    ([*FILES, *MASK], dict(mask=np.ones((3, 2), bool)), ["has shape [3,2]", "--block-size 4", "[2,3]"]),
+    ([*FILES, *MASK], dict(mask=np.ones((2, 2, 3), bool)), ["has shape [2,2,3]", "[2,3]", "[1 or 2,1 or 2]"]),
+    ([*FILES, *MASK], dict(mask=np.ones((3, 1, 2, 3), bool)), ["has shape [3,1,2,3]"]),
+    ([*FILES, *MASK], dict(mask=np.ones((1, 3, 2, 3), bool)), ["has shape [1,3,2,3]"]),
+    ([*FILES, *MASK], dict(mask=np.ones((1,) * 8, bool)), ["has shape [1,1,1,1,1,1,1,1]"]),
+    ([*FILES, *MASK], dict(mask=np.ones((2, 3), np.int32)), ["--block-mask mask.npy is i32", "u8 or bool"]),
+    ([*PAGED, *MASK], dict(mask=np.ones((2, 1), bool)), ["has shape [2,1]", "[2,2 or more]"]),
+    ([*PAGED, *MASK], dict(mask=np.ones((3, 2), bool)), ["has shape [3,2]", "[2,2 or more]"]),
+    ([*PAGED, *MASK], dict(mask=np.ones((1, 2, 2, 1), bool)), ["has shape [1,2,2,1]", "[2,2 or more]"]),
+    # sinks
+    ([*FILES, "--sinks", "sinks.npy"], dict(sinks=np.zeros(3, "f4")), ["--sinks sinks.npy", "3 values", "[H], and 2"]),
+    ([*FILES, "--sinks", "sinks.npy"], dict(sinks=np.zeros((1, 2), "f4")), ["--sinks sinks.npy", "2 dimensions"]),
+    ([*FILES, "--sinks", "sinks.npy"], dict(sinks=np.zeros(2, "f2")), ["--sinks sinks.npy is f16", "f32"]),
+    # files that are none
+    ([*VARLEN[:-1], "missing.npy"], {}, ["--cu-seqlens-kv: missing.npy", "No such file"]),
+    ([*FILES, "--sinks", "missing.npy"], {}, ["--sinks: missing.npy", "No such file"]),
+    ([*FILES, "--block-mask", "missing.npy", "--block-size", "4"], {}, ["--block-mask: missing.npy", "No such file"]),
+    ([*PAGED[:-1], "missing.npy"], {}, ["--kv-lens: missing.npy", "No such file"]),
+    ([*VARLEN, "--previous-out", "q.npy", "--previous-lse", "q.npy"], {}, ["--previous-lse q.npy", "type or shape"]),
+    ([*DENSE, "--previous-out", "x.npy"], dict(x=half(5, 2, 64)), ["--previous-out x.npy", "type or shape"]),
+])
+def test_variant_files_that_are_refused(arguments, changed, words, runner):
+    save_variants(runner.folder, arguments, **changed)
+    refused(runner, SIX, arguments, *words)
+
+
+@variants
+@pytest.mark.parametrize("integers", [np.int32, np.int64])
+@pytest.mark.parametrize("arguments, expected, rows", [
+    (VARLEN, dict(layout="thd", batch=2, seq_q=3, seq_kv=5, kv_heads=2), 10),
+    ([*PAGED, "--cu-seqlens-q", "cu_q.npy"], dict(layout="thd", batch=2, seq_q=3, seq_kv=5), 10),
+    (PAGED, dict(layout="bhsd", batch=2, seq_q=5, seq_kv=5), 20),
+    ([*PAGED, "--bshd"], dict(layout="bshd", batch=2, heads=5, seq_q=2), None),  # q is taken for [B,S,H,D]: refused
+    (DENSE, dict(layout="bhsd", seq_q=5, seq_kv=9), 20),
+    ([*FILES, *MASK], dict(seq_q=5, seq_kv=9), 20),
+    ([*PAGED, *MASK], dict(seq_q=5, seq_kv=5), 20),
+    ([*FILES, "--sinks", "sinks.npy"], dict(batch=2), 20),
+])
+def test_variant_files_that_are_taken(arguments, expected, rows, integers, runner):
+    indices = dict(cu_q=[0, 2, 5], cu_kv=[0, 4, 9], lens=[4, 5], table=[[3, 1, -7], [0, 2, 99]])
+    save_variants(runner.folder, arguments, **{name: np.array(x, integers) for name, x in indices.items()})
+    if rows is None:
+        refused(runner, SIX, arguments, "5 heads in --q", "2 in --k")
+        return
+    done = runner.run(SIX, *arguments, "--out", "o.npy", "--lse", "lse.npy", "--json", "report.json")
+    assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
+    report = finite_json(runner.folder / "report.json")
+    assert {key: report[key] for key in expected} == expected and report["rows"] == report["rows_checked"] == rows
+    o, lse, q = (np.load(runner.folder / f"{name}.npy") for name in ("o", "lse", "q"))
+    assert o.shape == q.shape and lse.dtype == np.float32
+    assert lse.shape == (q.shape[1::-1] if q.ndim == 3 else q.shape[:3])
+
+
+@variants
+def test_json_and_the_first_line_name_the_variants(runner):
+    arguments = ["--heads", "4", "--kv-heads", "2", *SMALL, "--causal", "--window", "2,7", "--block-causal=4",
+                 "--softcap", "20", "--splits", "3"]
+    done = runner.run(SIX, *arguments, "--json", "report.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = finite_json(runner.folder / "report.json")
+    assert report["kv_heads"] == 2 and report["variants"] == {
+        "causal": True, "window": [2, 0], "block_causal": 4, "softcap": 20, "sinks": False, "block_size": 0,
+        "varlen": False, "kv_lens": False, "page_size": 0, "splits": 3}
+    for words in "H=4 Hkv=2", "causal", "window 2,0", "block-causal 4", "softcap 20", "splits 3":
+        assert words in done.stdout.splitlines()[0]
+
+
+@variants
+@pytest.mark.parametrize("words", [["--window", "-1,-1"], ["--window=-1,0"], ["--window", "2147483647,2147483647"],
+                                   ["--softcap", "1e38"], ["--softcap", "0"], ["--softcap", "30", "--scale", "0"],
+                                   ["--softcap", "30", "--scale", "-0.3"], ["--softcap", "1e38", "--scale", "1e-38"],
+                                   ["--softcap", "1e-30"], ["--splits", "64"], ["--block-causal", "2147483647"]])
+def test_extreme_variants(words, runner):
+    done = runner.run(SIX, *SMALL, *words)
+    assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
+
+
+@variants
+@pytest.mark.parametrize("name, index, place", [("o", (3, 1, 7), "O against the step before: 1 of 640 "),
+                                                ("lse", (1, 4), "LSE against the step before: 1 of 10 ")])
+def test_places_in_packed_arrays(name, index, place, runner):
+    save_variants(runner.folder, VARLEN)
+    words = [*VARLEN, "--causal"]
+    assert runner.run(SIX, *words, "--out", "o.npy", "--lse", "lse.npy").returncode == 0
+    wrong = np.load(runner.folder / f"{name}.npy")
+    wrong[index] += 0.25
+    np.save(runner.folder / f"{name}.npy", wrong)
+    done = runner.run(SIX, *words, "--previous-out", "o.npy", "--previous-lse", "lse.npy")
+    at = "[" + ",".join(map(str, index)) + "]"
+    assert done.returncode == 1 and re.search(rf"^FAIL +{place}.*{re.escape(at)}$", done.stdout, re.M), done.stdout
+
+
+@variants
+def test_a_block_mask_may_be_wider_than_a_paged_cache_is_full(runner):
+    """Columns beyond the longest sequence do not matter."""
+    mask = np.random.default_rng(2).random((2, 2, 2, 5)) < 0.6
+    results = []
+    for columns in 2, 5:
+        save_variants(runner.folder, PAGED, mask=mask[..., :columns])
+        done = runner.run(SIX, *PAGED, *MASK, "--out", "o.npy", "--lse", "lse.npy")
+        assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
+        results.append([(runner.folder / name).read_bytes() for name in ("o.npy", "lse.npy")])
+    assert results[0] == results[1]
+
+
+@variants
+def test_no_keys_at_all(runner):
+    """Packed keys of no sequence: every row sees none."""
+    save_variants(runner.folder, VARLEN, k=half(0, 2, 64), v=half(0, 2, 64), cu_kv=[0, 0, 0])
+    done = runner.run(SIX, *VARLEN, "--out", "o.npy", "--lse", "lse.npy")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not np.load(runner.folder / "o.npy").any() and np.all(np.load(runner.folder / "lse.npy") == -np.inf)
 
 
 # ---- sizes ----
@@ -411,14 +663,16 @@ def test_inputs_without_the_right_to_read(unprivileged):
 
 # ---- what is taken ----
 
-@steps
+@pytest.mark.parametrize("step", [s for s in STEPS if s[:6] in ("step01", "step05", "step06")])
 @pytest.mark.parametrize("word", ["--help", "-h"])
 def test_help_lists_every_option(step, word, runner):
-    rows = re.findall(r'\{[A-Z]+, "(--[a-z-]+)", "([A-Z]*)"', (ROOT / "common/options.c").read_text())
+    rows = re.findall(r'\{[A-Z]+, "(--[a-z-]+)", "([A-Z,]*)"', (ROOT / "common/options.c").read_text())
     done = runner.run(step, word)
     assert done.returncode == 0 and done.stderr == "" and len(rows) > 20
+    assert set(VARIANT_OPTIONS) < {option for option, _ in rows}
     for option, value in rows:
-        assert re.search(rf"^  {option} {value} +\S", done.stdout, re.M), option
+        listed = re.search(rf"^  {option} {value} +\S", done.stdout, re.M)
+        assert bool(listed) == (step == SIX or option not in VARIANT_OPTIONS), option
     assert f"make {step[:6]} " in done.stdout and "Exit code" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 120
 

@@ -28,6 +28,7 @@ typedef unsigned simt_uint __attribute__((may_alias));
 
 #define __global__ static __attribute__((noinline, unused))
 #define __device__ __attribute__((always_inline, unused))
+#define __host__
 #define __launch_bounds__(...)
 #define UNROLL
 

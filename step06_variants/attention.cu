@@ -1,0 +1,328 @@
+/* step06_variants: every variant of attention in one kernel, as run-time options that combine.
+ * Changes from step05: which keys a row sees, and where they live; the functions in variants.h say it.
+ *     interval   row_keys, tile_visible, split_range: causal, window, block-causal, block-sparse, split-KV
+ *     address    sequence, group_size, kv_row: varlen, GQA and MQA, paged KV
+ *     epilogue   finish_row: sink; partial results and the second kernel, combine: split-KV
+ * A tile that no row of the block sees is not visited; one that all rows see whole takes no mask.
+ * GQA: the heads of a group share the rows of a block.  Row m is query row m / group of the group's head m % group; so
+ * K and V are read once for all of them, and a decode step with its one query row fills more than one row of the tile.
+ * Limits: D <= HEAD_DIM in multiples of 8.  NaN or infinity in V at a key that only some rows of a tile see reaches
+ * the tile's other rows too (0 * NaN), as in a matrix product.
+ *
+ * make run-step06 ARGS="--causal"        make diff-step06        make compare */
+#define VARIANTS 1
+#include "../common/attention.h"
+#include "../common/ptx.h"
+#include "variants.h"
+
+enum { BLOCK_M = 16 * ROW_TILES * WARPS, THREADS = WARP_SIZE * WARPS };
+enum { CHUNKS = HEAD_DIM / 8 }; /* a chunk: 8 elements, 16 bytes, the widest access; o has as many column pieces */
+enum { TILE = BLOCK_N * HEAD_DIM };     /* elements of a tile of K or V */
+enum { PASS_ROWS = THREADS / CHUNKS }; /* rows of it that the block copies at a time, 16 bytes a thread */
+/* Q's fragments stay in registers where there is room for them; else they are read again for each tile. */
+enum { Q_IN_REGISTERS = ROW_TILES * HEAD_DIM <= 128 };
+static_assert(STAGES == 1 || STAGES == 2, "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)");
+static_assert(BLOCK_N % 16 == 0 && HEAD_DIM % 16 == 0, "the products take 16 keys and 16 dimensions at a time");
+
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Where a row is no whole number
+ * of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses among 4 places. */
+static __device__ inline int swizzle(int row, int chunk)
+{
+    const int place = HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
+    return row * HEAD_DIM + 8 * place;
+}
+
+/* All threads of the block start to bring rows [first_m, first_m + BLOCK_M) of the group's heads into shared memory,
+ * PASS_ROWS at a time.  A thread keeps its column.  What does not exist becomes zeros (a copy of 0 bytes). */
+static __device__ inline void copy_q(element_t *smem, const element_t *q, const AttentionParams p, int first_m,
+                                     int rows_m, int group)
+{
+    const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    UNROLL for (int pass = 0; pass < BLOCK_M; pass += PASS_ROWS) {
+        const int m = first_m + pass + row, exists = m < rows_m && 8 * chunk < p.head_dim;
+        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_M % PASS_ROWS == 0 || pass + row < BLOCK_M))
+            cp_async16(smem + swizzle(pass + row, chunk),
+                       q + m % group * p.q_stride.head + m / group * p.q_stride.row + 8 * chunk, exists ? 16 : 0);
+    }
+}
+
+/* The same for a tile of K or V.  Keys that no row of the block sees become zeros: what lies there may be NaN. */
+static __device__ inline void copy_kv(element_t *smem, const element_t *x, Strides stride, const AttentionParams p,
+                                      const Sequence seq, int batch, int first_key, Interval keys)
+{
+    const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    const int some = 8 * chunk < p.head_dim;
+    const element_t *from = x + 8 * chunk;
+    if (!p.block_table) from += kv_row(p, seq, stride, batch, first_key + row); /* dense: the next rows lie beside it */
+    UNROLL for (int pass = 0; pass < BLOCK_N; pass += PASS_ROWS) {
+        const int key = first_key + pass + row, exists = some && key >= keys.first && key < keys.last;
+        const int64_t offset = !p.block_table ? pass * stride.row : exists ? kv_row(p, seq, stride, batch, key) : 0;
+        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_N % PASS_ROWS == 0 || pass + row < BLOCK_N))
+            cp_async16(smem + swizzle(pass + row, chunk), from + offset, exists ? 16 : 0);
+    }
+}
+
+/* The A operand of one mma: rows row .. row + 15 of the Q tile, dimensions 16 * step .. + 15. */
+static __device__ inline uint4 load_q(const element_t *q_smem, int row, int step, int lane)
+{
+    return ldmatrix_x4(q_smem + swizzle(row + lane % 16, 2 * step + lane / 16));
+}
+
+/* The keys of a tile that the block sees, and the next tile of [tile, last) that the block mask does not hide. */
+static __device__ inline Interval tile_keys(int tile, Interval keys)
+{
+    const Interval here = {tile * BLOCK_N > keys.first ? tile * BLOCK_N : keys.first,
+                           (tile + 1) * BLOCK_N < keys.last ? (tile + 1) * BLOCK_N : keys.last};
+    return here;
+}
+static __device__ inline int next_tile(const AttentionParams p, int batch, int head, int first_row, int last_row,
+                                       Interval keys, int tile, int last)
+{
+    while (tile < last &&
+           tile_visible(p, batch, head, first_row, last_row, tile_keys(tile, keys)) == VISIBLE_NONE)
+        tile++;
+    return tile;
+}
+
+__global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
+{
+    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+    const int group = heads_together(&p), groups = p.heads / group, splits = p.num_splits;
+    const int row_blocks = (int)(((int64_t)p.seq_q * group + BLOCK_M - 1) / BLOCK_M), block = (int)blockIdx.x;
+    const int first_m = (row_blocks - 1 - block % row_blocks) * BLOCK_M; /* causal: the longest blocks first */
+    const int split = block / row_blocks % splits, head = block / row_blocks / splits % groups * group;
+    const int batch = block / row_blocks / splits / groups, kv_head = head / group_size(p);
+    const Sequence seq = sequence(p, batch);
+    const int rows_m = seq.len_q * group; /* rows of the group's heads */
+    if (first_m >= rows_m) return;        /* the whole block: a shorter sequence of the batch */
+    const element_t *q = p.q + batch * p.q_stride.batch + head * p.q_stride.head + seq.q_row * p.q_stride.row;
+    const element_t *k = p.k + kv_head * p.k_stride.head, *v = p.v + kv_head * p.v_stride.head;
+
+    /* what the block's first and last row see bounds what any of them sees, and what all of them see */
+    const int first_row = first_m / group, last_m = first_m + BLOCK_M < rows_m ? first_m + BLOCK_M : rows_m;
+    const int last_row = (last_m - 1) / group;
+    const Interval low = row_keys(p, seq, first_row), high = row_keys(p, seq, last_row);
+    const Interval keys = {low.first, high.last}, common = {high.first, low.last};
+    const Interval all = {keys.first / BLOCK_N, keys.last > keys.first ? (keys.last + BLOCK_N - 1) / BLOCK_N : 0};
+    const Interval tiles = split_range(all, split, splits);
+
+    SHARED(element_t, smem);
+    element_t *q_smem = smem + 2 * STAGES * TILE; /* [BLOCK_M, HEAD_DIM], swizzled */
+    const int warp_row = 16 * ROW_TILES * warp;   /* this warp's first row in it */
+
+    int tile = next_tile(p, batch, head, first_row, last_row, keys, tiles.first, tiles.last), buffer = 0;
+    copy_q(q_smem, q, p, first_m, rows_m, group);
+    if (tile < tiles.last) {
+        copy_kv(smem, k, p.k_stride, p, seq, batch, tile * BLOCK_N, keys);
+        if (STAGES == 2) copy_kv(smem + TILE, v, p.v_stride, p, seq, batch, tile * BLOCK_N, keys);
+    }
+    cp_async_commit();
+
+    uint4 q_frag[ROW_TILES][HEAD_DIM / 16];
+    if (Q_IN_REGISTERS) {
+        cp_async_wait(0);
+        __syncthreads(); /* the Q tile is there */
+        UNROLL for (int step = 0; step < HEAD_DIM / 16; step++)
+            UNROLL for (int t = 0; t < ROW_TILES; t++) q_frag[t][step] = load_q(q_smem, warp_row + 16 * t, step, lane);
+    }
+    float o[ROW_TILES][CHUNKS][4] = {{{0}}};
+    float row_max[ROW_TILES][2], row_sum[ROW_TILES][2];
+    UNROLL for (int t = 0; t < ROW_TILES; t++)
+        UNROLL for (int half = 0; half < 2; half++) row_max[t][half] = -INFINITY, row_sum[t][half] = 0;
+
+    while (tile < tiles.last) {
+        const int first_key = tile * BLOCK_N;
+        const int next = next_tile(p, batch, head, first_row, last_row, keys, tile + 1, tiles.last);
+        element_t *k_smem = smem + 2 * TILE * buffer, *v_smem = k_smem + TILE; /* [BLOCK_N, HEAD_DIM] each, swizzled */
+        buffer = STAGES - 1 - buffer;
+        element_t *k_next = smem + 2 * TILE * buffer, *v_next = k_next + TILE;
+        cp_async_wait(0); /* this thread's part of the tile (STAGES 1: of K) has landed ... */
+        __syncthreads();  /* ... and everybody's; and every warp has read the tile before */
+        if (STAGES == 1)
+            copy_kv(v_smem, v, p.v_stride, p, seq, batch, first_key, keys);
+        else if (next < tiles.last) {
+            copy_kv(k_next, k, p.k_stride, p, seq, batch, next * BLOCK_N, keys);
+            copy_kv(v_next, v, p.v_stride, p, seq, batch, next * BLOCK_N, keys);
+        }
+        cp_async_commit();
+
+        /* S = Q K^T: 16 dimensions a step */
+        float s[ROW_TILES][BLOCK_N / 8][4] = {{{0}}};
+        UNROLL for (int step = 0; step < HEAD_DIM / 16; step++) {
+            UNROLL for (int t = 0; t < ROW_TILES; t++)
+                if (!Q_IN_REGISTERS) q_frag[t][step] = load_q(q_smem, warp_row + 16 * t, step, lane);
+            UNROLL for (int j = 0; j < BLOCK_N / 8; j += 2) { /* 16 keys: the B operands of two mma */
+                const uint4 k_frag = ldmatrix_x4(k_smem + 8 * j * HEAD_DIM +
+                                                 swizzle(lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+                UNROLL for (int t = 0; t < ROW_TILES; t++) {
+                    mma_m16n8k16(s[t][j], q_frag[t][step], k_frag.x, k_frag.y);
+                    mma_m16n8k16(s[t][j + 1], q_frag[t][step], k_frag.z, k_frag.w);
+                }
+            }
+        }
+
+        if (STAGES == 1) {
+            cp_async_wait(0); /* this thread's part of V has landed ... */
+            __syncthreads();  /* ... and everybody's; and every warp has read K */
+            if (next < tiles.last) copy_kv(k_next, k, p.k_stride, p, seq, batch, next * BLOCK_N, keys);
+            cp_async_commit();
+        }
+
+        if (p.softcap > 0)
+            UNROLL for (int t = 0; t < ROW_TILES; t++)
+                UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                    UNROLL for (int i = 0; i < 4; i++) s[t][j][i] = soft_cap(p, s[t][j][i]);
+
+        /* Keys that a row does not see must weigh nothing in it; tiles that all rows see whole need no look. */
+        const Interval here = tile_keys(tile, keys);
+        const Visible visible = tile_visible(p, batch, head, first_row, last_row, here);
+        if (first_key < common.first || first_key + BLOCK_N > common.last || visible != VISIBLE_ALL)
+            UNROLL for (int t = 0; t < ROW_TILES; t++)
+                UNROLL for (int half = 0; half < 2; half++) {
+                    const int m = first_m + warp_row + lane / 4 + 16 * t + 8 * half, row = m / group;
+                    const Interval seen = row_keys(p, seq, row);
+                    UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                        UNROLL for (int c = 0; c < 2; c++) {
+                            const int key = first_key + 8 * j + 2 * (lane % 4) + c;
+                            if (m >= rows_m || key < seen.first || key >= seen.last ||
+                                (visible == VISIBLE_SOME && !block_visible(p, batch, head, row, key)))
+                                s[t][j][2 * half + c] = -INFINITY;
+                        }
+                }
+
+        /* P = exp(scale * (S - m)), in place; l and o follow the new m */
+        UNROLL for (int t = 0; t < ROW_TILES; t++)
+            UNROLL for (int half = 0; half < 2; half++) {
+                float new_max = row_max[t][half];
+                UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                    new_max = fmaxf(new_max, fmaxf(s[t][j][2 * half], s[t][j][2 * half + 1]));
+                new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 1)); /* the row's other three lanes */
+                new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 2));
+                const float finite_max = new_max == -INFINITY ? 0 : new_max; /* -inf - -inf would be NaN */
+                const float rescale = exp2_approx((row_max[t][half] - finite_max) * p.scale_log2);
+                row_max[t][half] = new_max;
+                row_sum[t][half] *= rescale; /* of this lane's columns; the four lanes are added up at the end */
+                UNROLL for (int n = 0; n < CHUNKS; n++)
+                    o[t][n][2 * half] *= rescale, o[t][n][2 * half + 1] *= rescale;
+                UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                    UNROLL for (int c = 0; c < 2; c++) {
+                        s[t][j][2 * half + c] = exp2_approx((s[t][j][2 * half + c] - finite_max) * p.scale_log2);
+                        row_sum[t][half] += s[t][j][2 * half + c];
+                    }
+            }
+
+        /* O += P V: 16 keys a step; two accumulator pieces of S, side by side, are the A operand as they are */
+        UNROLL for (int step = 0; step < BLOCK_N / 16; step++) {
+            uint4 p_frag[ROW_TILES];
+            UNROLL for (int t = 0; t < ROW_TILES; t++) {
+                const float *left = s[t][2 * step], *right = s[t][2 * step + 1];
+                p_frag[t].x = pack4(left[0], left[1]), p_frag[t].y = pack4(left[2], left[3]);
+                p_frag[t].z = pack4(right[0], right[1]), p_frag[t].w = pack4(right[2], right[3]);
+            }
+            UNROLL for (int n = 0; n < CHUNKS; n += 2) {
+                const uint4 v_frag = ldmatrix_x4_trans(v_smem + swizzle(16 * step + lane % 16, n + lane / 16));
+                UNROLL for (int t = 0; t < ROW_TILES; t++) {
+                    mma_m16n8k16(o[t][n], p_frag[t], v_frag.x, v_frag.y);
+                    mma_m16n8k16(o[t][n + 1], p_frag[t], v_frag.z, v_frag.w);
+                }
+            }
+        }
+        tile = next;
+    }
+
+    /* O = o / l and LSE = scale * m + ln l, with the sink where there is one; a part of a split leaves both in f32, to
+     * be combined.  O goes where this warp's rows of Q were, so that it can leave in 16-byte stores. */
+    cp_async_wait(0);
+    __syncthreads(); /* Q has landed and all warps have read it */
+    element_t *out = p.o + batch * p.o_stride.batch + head * p.o_stride.head + seq.q_row * p.o_stride.row;
+    const int64_t lse_row = batch * p.lse_stride.batch + head * p.lse_stride.head + seq.q_row;
+    UNROLL for (int t = 0; t < ROW_TILES; t++)
+        UNROLL for (int half = 0; half < 2; half++) {
+            float sum = row_sum[t][half], row_lse;
+            sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+            sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+            const int tile_row = warp_row + lane / 4 + 16 * t + 8 * half, m = first_m + tile_row;
+            const int h = m % group, row = m / group;
+            const float sink = p.sinks && splits == 1 && m < rows_m ? p.sinks[head + h] : -INFINITY;
+            const float factor = finish_row(row_max[t][half] * p.scale, sum, sink, &row_lse);
+            const int64_t at = lse_row + h * p.lse_stride.head + row;
+            float *part = partial_o(&p, split, at); /* [D] */
+            UNROLL for (int n = 0; n < CHUNKS; n++) {
+                const float x = o[t][n][2 * half] * factor, y = o[t][n][2 * half + 1] * factor;
+                if (splits == 1)
+                    STORE4(q_smem + swizzle(tile_row, n) + 2 * (lane % 4), pack4(x, y));
+                else if (m < rows_m && 8 * n < p.head_dim)
+                    part[8 * n + 2 * (lane % 4)] = x, part[8 * n + 2 * (lane % 4) + 1] = y;
+            }
+            if (m < rows_m && lane % 4 == 0) *(splits == 1 ? p.lse + at : partial_lse(&p, split, at)) = row_lse;
+        }
+    if (splits > 1) return;
+    __syncwarp(); /* the rows are complete */
+    for (int i = lane; i < 16 * ROW_TILES * CHUNKS; i += WARP_SIZE) {
+        const int tile_row = warp_row + i / CHUNKS, chunk = i % CHUNKS, m = first_m + tile_row;
+        if (m < rows_m && 8 * chunk < p.head_dim)
+            STORE16(out + m % group * p.o_stride.head + m / group * p.o_stride.row + 8 * chunk,
+                    LOAD16(q_smem + swizzle(tile_row, chunk)));
+    }
+}
+
+/* Split-KV: O = sum of w O_part, w = exp(LSE_part - LSE), a warp for each row.  An empty part (LSE = -inf) weighs 0. */
+__global__ void combine(const AttentionParams p)
+{
+    const int lane = threadIdx.x % WARP_SIZE;
+    const int64_t at = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP_SIZE, rows = lse_rows(&p);
+    if (at >= rows) return;
+    const int64_t batch = p.cu_seqlens_q ? 0 : at / p.lse_stride.batch, rest = at - batch * p.lse_stride.batch;
+    const int64_t head = rest / p.lse_stride.head, row = rest % p.lse_stride.head;
+    float max = p.sinks ? p.sinks[head] : -INFINITY, sum = 0, weighted[CHUNKS * 8 / WARP_SIZE] = {0};
+    for (int split = 0; split < p.num_splits; split++) max = fmaxf(max, *partial_lse(&p, split, at));
+    const float finite_max = max == -INFINITY ? 0 : max; /* -inf - -inf would be NaN */
+    for (int split = 0; split < p.num_splits; split++) {
+        const float weight = expf(*partial_lse(&p, split, at) - finite_max);
+        sum += weight;
+        UNROLL for (int i = 0; i < CHUNKS * 8 / WARP_SIZE; i++) {
+            const int d = i * WARP_SIZE + lane;
+            if (d < p.head_dim) weighted[i] += weight * partial_o(&p, split, at)[d];
+        }
+    }
+    if (p.sinks) sum += expf(p.sinks[head] - finite_max);
+    element_t *out = p.o + batch * p.o_stride.batch + head * p.o_stride.head + row * p.o_stride.row;
+    UNROLL for (int i = 0; i < CHUNKS * 8 / WARP_SIZE; i++) {
+        const int d = i * WARP_SIZE + lane;
+        if (d < p.head_dim) out[d] = to_element(sum == 0 ? 0 : weighted[i] / sum);
+    }
+    if (lane == 0) p.lse[at] = sum == 0 ? -INFINITY : finite_max + logf(sum);
+}
+
+/* How many parts: as asked, or enough of them to give every multiprocessor two blocks, if one part has too few. */
+static int choose_splits(const AttentionParams *p)
+{
+    const int group = heads_together(p);
+    const int64_t blocks = ((int64_t)p->seq_q * group + BLOCK_M - 1) / BLOCK_M * p->batch * (p->heads / group);
+    const int64_t tiles = ((int64_t)p->seq_kv + BLOCK_N - 1) / BLOCK_N;
+    if (p->num_splits > 0) return p->num_splits;
+    if (blocks >= p->multiprocessors || tiles < 2) return 1;
+    return (int)(2 * p->multiprocessors / blocks < tiles ? 2 * p->multiprocessors / blocks : tiles);
+}
+
+static int64_t workspace(const AttentionParams *p) /* bytes of the partial results */
+{
+    const int64_t splits = choose_splits(p);
+    return splits == 1 ? 0 : splits * lse_rows(p) * (p->head_dim + 1) * (int64_t)sizeof(float);
+}
+
+static void launch(const AttentionParams *p)
+{
+    AttentionParams split = *p;
+    const int group = heads_together(p);
+    const int64_t row_blocks = ((int64_t)p->seq_q * group + BLOCK_M - 1) / BLOCK_M;
+    const int64_t smem_bytes = (2 * STAGES * TILE + BLOCK_M * HEAD_DIM) * (int64_t)sizeof(element_t);
+    split.num_splits = choose_splits(p);
+    LAUNCH(flash_fwd, row_blocks * split.num_splits * (p->heads / group) * p->batch, THREADS, smem_bytes, split);
+    if (split.num_splits > 1) LAUNCH(combine, (lse_rows(p) + WARPS - 1) / WARPS, THREADS, 0, split);
+}
+
+int main(int argc, char **argv)
+{
+    return attention_main(argc, argv, "step06_variants", workspace, launch);
+}
