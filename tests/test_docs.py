@@ -16,6 +16,7 @@ HEADINGS = ["Change", "Why", "Picture", "Run", "Look at", "Result", "Still slow 
 CHAPTERS = sorted(ROOT.glob("step*/README.md"))
 SKIPPED = {"build", ".venv", ".git", ".pytest_cache", ".hypothesis"}
 PAGES = sorted(p for p in ROOT.rglob("*.md") if not SKIPPED & set(p.relative_to(ROOT).parts))
+QUOTING = [p for p in PAGES if ".zh-CN" not in p.name]  # test_translations.py compares the Chinese pages with these
 PRINTER = ("build/layout ", "make -s layouts-", "make -s probe")  # commands of the layout printer, run by a shell
 COUNTED = ("global ", "shared ", "warps ")  # lines that do not depend on the machine
 
@@ -140,7 +141,7 @@ def big_memory():
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") > 200 << 30
 
 
-EXAMPLES = [(page, *example) for page in PAGES for example in blocks(page)]
+EXAMPLES = [(page, *example) for page in QUOTING for example in blocks(page)]
 
 
 @pytest.mark.skipif(BACKEND != "cpu", reason="the executor counts on the CPU")
@@ -156,7 +157,7 @@ def test_quoted_output(page, command, quoted):
 
 
 def update():
-    for page in PAGES:
+    for page in QUOTING:
         text = page.read_text()
         for command, quoted in blocks(page):
             text = text.replace("$ " + command + quoted, "$ " + command + output(command), 1)
