@@ -22,8 +22,8 @@ pairs = pytest.mark.parametrize("english, chinese", PAIRS,
 
 def meaning(prose):
     """What prose holds in either language: pieces of code, links, numbers, in any order."""
-    found = (re.findall(r"`(.+?)`", prose),
-             [link.replace(CHINESE, ".md") for link in re.findall(r"\]\((.+?)\)", prose)],
+    prose = prose.replace(CHINESE, ".md")
+    found = (re.findall(r"`(.+?)`", prose), re.findall(r"\]\((.+?)\)", prose),
              re.findall(r"\d+(?:[.,]\d+)*", re.sub(r"\]\(.+?\)", "]", prose)))
     return tuple(map(sorted, found))
 
