@@ -106,7 +106,8 @@ def test_a_change_of_one_side_is_seen(english, chinese, side):
 def with_code_of(english, chinese):
     """The Chinese page with the blocks of code of the English one, by position."""
     code = FENCED.findall(english)
-    assert len(code) == len(FENCED.findall(chinese)), "not the same number of blocks of code"
+    if len(code) != len(FENCED.findall(chinese)):
+        raise ValueError("not the same number of blocks of code")
     return FENCED.sub(lambda _: code.pop(0), chinese)
 
 
@@ -115,7 +116,7 @@ def test_code_is_copied(english, chinese):
     ours, theirs = english.read_text(), chinese.read_text()
     stale = FENCED.sub(lambda block: block[0].replace("\n", "\nold ", 1), theirs)
     assert with_code_of(ours, stale) == theirs != stale
-    with pytest.raises(AssertionError):
+    with pytest.raises(ValueError):
         with_code_of(ours, theirs + "\n```\nextra\n```\n")
 
 
@@ -123,7 +124,7 @@ if __name__ == "__main__":
     for english, chinese in PAIRS:
         try:
             text = with_code_of(english.read_text(), chinese.read_text())
-        except AssertionError as problem:
+        except ValueError as problem:
             sys.exit(f"{chinese.relative_to(ROOT)}: {problem}")
         if text != chinese.read_text():
             chinese.write_text(text)
