@@ -1,0 +1,38 @@
+"""What the models share: options that are refused in one line, and NumPy where a model needs it."""
+import argparse
+import sys
+
+
+class Options(argparse.ArgumentParser):
+    """argparse, but a wrong option is one line on standard error and exit status 2."""
+
+    def __init__(self, doc):
+        super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+
+    def error(self, message):
+        print(f"{self.prog}: {message}; --help lists the options", file=sys.stderr)
+        sys.exit(2)
+
+
+def positive(text):
+    """A whole number from 1 up."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+    return int(text)
+
+
+def numbers(text):
+    """1,2,3 -> [1.0, 2.0, 3.0]"""
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 1,2.5,-3") from None
+
+
+def need_numpy():
+    try:
+        import numpy
+        return numpy
+    except ImportError:
+        print(f"{sys.argv[0]}: it needs NumPy: pip install numpy (or .venv/bin/python, after make test)", file=sys.stderr)
+        sys.exit(2)
