@@ -14,7 +14,7 @@ np = need_numpy()
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "common"))
 import reference  # noqa: E402
 
-HIDDEN, IN_VAIN, MASKED, WHOLE = range(4)       # a score: not computed; computed and hidden; seen, masked tile; seen, whole tile
+HIDDEN, IN_VAIN, MASKED, WHOLE = range(4)   # a score: not computed; computed but hidden; seen, in a masked tile; in a whole one
 
 
 def row_keys(row, seq_q, seq_kv, window, block_causal):
@@ -28,8 +28,9 @@ def row_keys(row, seq_q, seq_kv, window, block_causal):
     return first, max(last, first)
 
 
-def tiles(seq_q, seq_kv, block_m, block_n, window=(-1, -1), block_causal=0, block_mask=None, block_size=1):
+def tiles(seq_q, seq_kv, block_m, block_n, *, causal=False, window=(-1, -1), block_causal=0, block_mask=None, block_size=1):
     """(rows, keys, seen, whole) of each tile that is visited; seen [rows, keys] is what the mask leaves of it."""
+    window = (window[0], 0) if causal else window
     for first_row in range(0, seq_q, block_m):
         rows = np.arange(first_row, min(first_row + block_m, seq_q))
         ends = np.array([row_keys(row, seq_q, seq_kv, window, block_causal) for row in rows])
@@ -38,23 +39,23 @@ def tiles(seq_q, seq_kv, block_m, block_n, window=(-1, -1), block_causal=0, bloc
             keys = np.arange(first_key, min(first_key + block_n, seq_kv))
             seen = (keys >= ends[:, :1]) & (keys < ends[:, 1:])
             if block_mask is not None:
-                seen = seen & block_mask[rows[:, None] // block_size, keys // block_size]
-                if not block_mask[rows[:, None] // block_size, keys // block_size].any():
+                on = block_mask[rows[:, None] // block_size, keys // block_size]
+                if not on.any():
                     continue
+                seen = seen & on
             yield rows, keys, seen, seen.all()
 
 
-def attend(q, k, v, block_m, block_n, *, scale=None, causal=False, window=(-1, -1), softcap=0.0, sinks=None, **mask):
-    """(O, LSE) of one sequence: q [Hq, Sq, D], k and v [Hkv, Sk, D]; block_causal, block_mask, block_size: see tiles."""
+def attend(q, k, v, block_m, block_n, *, scale=None, softcap=0.0, sinks=None, **mask):
+    """(O, LSE) of one sequence: q [Hq, Sq, D], k and v [Hkv, Sk, D]; the masks are those of tiles."""
     heads, seq_q, d = q.shape
     group, seq_kv = heads // k.shape[0], k.shape[1]
     scale = d ** -0.5 if scale is None else scale
-    window = (window[0], 0) if causal else window
     o, lse = np.zeros((heads, seq_q, v.shape[2])), np.full((heads, seq_q), -np.inf)
     for head in range(heads):
         K, V = k[head // group], v[head // group]
         m, l = np.full(seq_q, -np.inf), np.zeros(seq_q)
-        for rows, keys, seen, whole in tiles(seq_q, seq_kv, block_m, block_n, window, **mask):
+        for rows, keys, seen, whole in tiles(seq_q, seq_kv, block_m, block_n, **mask):
             s = scale * (q[head, rows] @ K[keys].T)
             if softcap:
                 s = softcap * np.tanh(s / softcap)
@@ -92,47 +93,44 @@ VARIANTS = {
 
 
 def agree(o, lse, expected):
-    """Both in float64, so they may differ by a few roundings only; -inf is -inf."""
+    """Both are float64, so they may differ by a few roundings; -inf is -inf."""
     seen = np.isfinite(expected.lse)
     return (abs(o - expected.o).max(initial=0) < 1e-12 and np.array_equal(lse[~seen], expected.lse[~seen])
-            and abs(lse - expected.lse)[seen].max(initial=0) < 1e-12)
+            and abs(lse[seen] - expected.lse[seen]).max(initial=0) < 1e-12)
 
 
-def check(q, k, v, block_m, block_n, options):
-    """(tiles, visited, masked, does it agree) of a variant; q [1, Hq, Sq, D]"""
-    seq_q, seq_kv = q.shape[2], k.shape[2]
-    mask = {name: options[name] for name in ("block_causal", "block_mask", "block_size", "window") if name in options}
-    if options.get("causal"):
-        mask["window"] = (-1, 0)
+def count(seq_q, seq_kv, block_m, block_n, **options):
+    """Tiles: all, those visited, those of them masked."""
+    mask = {name: x for name, x in options.items() if name not in ("scale", "softcap", "sinks")}
     whole = [whole for *_, whole in tiles(seq_q, seq_kv, block_m, block_n, **mask)]
-    o, lse = attend(q[0].astype(float), k[0].astype(float), v[0].astype(float), block_m, block_n, **options)
-    expected = reference.attention(q, k, v, **options)
-    every = -(-seq_q // block_m) * -(-seq_kv // block_n)
-    return every, len(whole), whole.count(False), agree(o[None], lse[None], expected)
+    return np.array([-(-seq_q // block_m) * -(-seq_kv // block_n), len(whole), whole.count(False)])
 
 
-def check_varlen(q_lens, kv_lens, block_m, block_n):
-    """(tiles, visited, masked, does it agree) of sequences packed one after another, causal."""
+def check(q, k, v, block_m, block_n, **options):
+    """(tiles, does it agree); q [1, Hq, Sq, D], k and v [1, Hkv, Sk, D]"""
+    o, lse = attend(*(x[0].astype(float) for x in (q, k, v)), block_m, block_n, **options)
+    agrees = agree(o[None], lse[None], reference.attention(q, k, v, **options))
+    return count(q.shape[2], k.shape[2], block_m, block_n, **options), agrees
+
+
+def check_varlen(q_lens, kv_lens, block_m, block_n, **options):
+    """The same for sequences that lie one after another."""
     ends_q, ends_kv = np.cumsum([0, *q_lens]), np.cumsum([0, *kv_lens])
     random = np.random.default_rng(2)
     q, k, v = (random.standard_normal((n, heads, 32)) for n, heads in ((ends_q[-1], 4), (ends_kv[-1], 2), (ends_kv[-1], 2)))
-    expected = reference.attention(q, k, v, causal=True, cu_seqlens_q=ends_q, cu_seqlens_kv=ends_kv)
-    every = visited = masked = 0
-    o, lse = np.zeros_like(expected.o), np.zeros_like(expected.lse)
-    for rows, keys in zip(map(slice, ends_q, ends_q[1:]), map(slice, ends_kv, ends_kv[1:])):
-        part = [x.swapaxes(0, 1) for x in (q[rows], k[keys], v[keys])]
-        seq_q, seq_kv = part[0].shape[1], part[1].shape[1]
-        whole = [whole for *_, whole in tiles(seq_q, seq_kv, block_m, block_n, (-1, 0))]
-        every, visited = every + -(-seq_q // block_m) * -(-seq_kv // block_n), visited + len(whole)
-        masked += whole.count(False)
-        part_o, lse[:, rows] = attend(*part, block_m, block_n, causal=True)
+    o, lse, counted = np.zeros(q.shape), np.zeros(q.shape[1::-1]), 0
+    for b in range(len(q_lens)):
+        rows, keys = slice(*ends_q[b:b + 2]), slice(*ends_kv[b:b + 2])
+        one = [x.swapaxes(0, 1) for x in (q[rows], k[keys], v[keys])]   # [heads, tokens, D]
+        part_o, lse[:, rows] = attend(*one, block_m, block_n, **options)
         o[rows] = part_o.swapaxes(0, 1)
-    return every, visited, masked, agree(o, lse, expected)
+        counted += count(q_lens[b], kv_lens[b], block_m, block_n, **options)
+    return counted, agree(o, lse, reference.attention(q, k, v, cu_seqlens_q=ends_q, cu_seqlens_kv=ends_kv, **options))
 
 
 def picture(name, seq_q, seq_kv, block_m, block_n):
     """[rows, keys] of HIDDEN, IN_VAIN, MASKED, WHOLE"""
-    mask = {"causal": dict(window=(-1, 0)), "window": dict(window=(5, 0)), "block-causal": dict(block_causal=6)}[name]
+    mask = {"causal": dict(causal=True), "window": dict(window=(5, 0)), "block-causal": dict(block_causal=6)}[name]
     cells = np.full((seq_q, seq_kv), HIDDEN)
     for rows, keys, seen, whole in tiles(seq_q, seq_kv, block_m, block_n, **mask):
         cells[np.ix_(rows, keys)] = np.where(seen, WHOLE if whole else MASKED, IN_VAIN)
@@ -146,7 +144,8 @@ def dot(names, cells):
         lines.append(f'  mask{i} [label=<<table border="0" cellborder="1" cellspacing="0" cellpadding="0">')
         lines.append(f'  <tr><td border="0" colspan="{grid.shape[1]}">{name}</td></tr>')
         for row in grid:
-            lines.append("  <tr>" + "".join(f'<td width="12" height="12" bgcolor="{colours[x]}"></td>' for x in row) + "</tr>")
+            squares = "".join(f'<td width="12" height="12" bgcolor="{colours[x]}"></td>' for x in row)
+            lines.append(f"  <tr>{squares}</tr>")
         lines.append("  </table>>]")
     return "\n".join(lines + ["}"])
 
@@ -181,11 +180,11 @@ def main():
     q, k, v = reference.generate(seed=1, B=1, Hq=4, Hkv=2, Sq=seq_q, Sk=seq_kv, D=32)
     print(f"{seq_q} rows, {seq_kv} keys, 4 heads on 2, tiles of {block_m} x {block_n}")
     print(f"{'variant':<18} {'tiles':>6} {'visited':>8} {'masked':>7}  agrees with the reference")
-    rows = {name: check(q, k, v, block_m, block_n, options) for name, options in VARIANTS.items()}
-    rows["varlen, causal"] = check_varlen((3, 0, 40, 7), (5, 9, 70, 0), block_m, block_n)
-    for name, (every, visited, masked, good) in rows.items():
+    rows = {name: check(q, k, v, block_m, block_n, **options) for name, options in VARIANTS.items()}
+    rows["varlen, causal"] = check_varlen((3, 0, 40, 7), (5, 9, 70, 0), block_m, block_n, causal=True)
+    for name, ((every, visited, masked), good) in rows.items():
         print(f"{name:<18} {every:>6} {visited:>8} {masked:>7}  {'yes' if good else 'NO'}")
-    sys.exit(not all(good for *_, good in rows.values()))
+    sys.exit(not all(good for _, good in rows.values()))
 
 
 if __name__ == "__main__":

@@ -15,14 +15,14 @@ from options import Options, positive
 MACHINES = {
     # Ampere, and what these steps use: the moves of a thread or a warp
     "nvidia": dict(memory="global", accumulator="registers", vector="registers", operand="registers", moves={
-        ("global", "shared"): "cp.async", ("global", "registers"): "load", ("shared", "registers"): "ldmatrix",
+        ("global", "shared"): "cp.async", ("global", "registers"): "load", ("shared", "registers"): "ldmatrix, load",
         ("registers", "shared"): "store", ("registers", "global"): "store"}),
     # Blackwell: the accumulator has a memory of its own
     "blackwell": dict(memory="global", accumulator="TMEM", vector="registers", operand="TMEM", moves={
         ("global", "shared"): "TMA", ("shared", "global"): "TMA", ("global", "registers"): "load",
         ("shared", "registers"): "load", ("registers", "shared"): "store", ("registers", "global"): "store",
         ("TMEM", "registers"): "tcgen05.ld", ("registers", "TMEM"): "tcgen05.st", ("shared", "TMEM"): "tcgen05.cp"}),
-    # the table of T.copy in the programming guide of tilelang-ascend; the Cube core has L1, L0A, L0B, L0C, the Vector core UB
+    # the table of T.copy in tilelang-ascend's programming guide; L1, L0A, L0B, L0C are the Cube core's, UB the Vector core's
     "ascend": dict(memory="GM", accumulator="L0C", vector="UB", operand="L0A", moves={
         ("GM", "L1"): "", ("GM", "UB"): "", ("UB", "L1"): "", ("UB", "UB"): "", ("L1", "L0A"): "", ("L1", "L0B"): "",
         ("L0C", "GM"): "", ("UB", "GM"): ""}),
@@ -87,7 +87,8 @@ def main():
     machine = MACHINES[a.machine]
     places = list(dict.fromkeys(place for move in machine["moves"] for place in move))
     moves = dict(machine["moves"])
-    for option, words in (("--drop", a.drop), ("--add", a.add), ("--from", [f"{a.start or places[0]}:{a.end or places[0]}"])):
+    own = [f"{a.start or places[0]}:{a.end or places[0]}"]
+    for option, words in (("--drop", a.drop), ("--add", a.add), ("--from --to", own)):
         for word in words:
             move = tuple(word.split(":"))
             if len(move) != 2 or not set(move) <= set(places):

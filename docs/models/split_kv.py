@@ -1,4 +1,4 @@
-"""Parts of the keys, each attended to by itself, and how they become one row: O = sum of w O_part, LSE = ln sum exp(LSE_part).
+"""Parts of the keys, each attended to by itself, become one row: O = sum of w O_part, LSE = ln sum exp(LSE_part).
 
 Each O_part is already divided by its own l, so the weight of a part is w = l_part / sum of l = exp(LSE_part - LSE), with the
 largest LSE taken off first.  A part without keys has LSE = -inf: weight 0.  Then, what 16 bits do to partial results:

@@ -58,7 +58,8 @@ def main():
     on_paper, blocks = naive(a.seq_q, a.seq_kv, a.d), fused(a.seq_q, a.seq_kv, a.d, a.block_m)
     squares, moved = 4 * a.seq_q * a.seq_kv, total(blocks)
 
-    print(f"{'elements':<15} {'read':>13} {'written':>13}    seq_q {a.seq_q}, seq_kv {a.seq_kv}, d {a.d}, block_m {a.block_m}")
+    print(f"{'elements':<15} {'read':>13} {'written':>13}    "
+          f"seq_q {a.seq_q}, seq_kv {a.seq_kv}, d {a.d}, block_m {a.block_m}")
     show("naive", on_paper)
     print(f"  {'S and P':<13} {squares:>27,}    {100 * squares / total(on_paper):.1f} %")
     print(f"  {'Q, K, V, O':<13} {total(on_paper) - squares:>27,}")
