@@ -127,7 +127,7 @@ def output(command):
         return subprocess.run(shlex.quote(sys.executable) + command[len("python3"):], shell=True, cwd=ROOT, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
     assert words[:2] == ["python3", "-c"], f"no test knows how to run {command}"
-    return subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=True).stdout
+    return subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def exact(text, whole):

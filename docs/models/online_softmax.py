@@ -74,8 +74,8 @@ def main():
     a = parser.parse_args()
     if len(a.values) != len(a.scores):
         parser.error(f"--values has {len(a.values)} numbers, --scores {len(a.scores)}: one value for each score")
-    if not 0 < a.scale < math.inf or not all(map(math.isfinite, a.scores + a.values)):
-        parser.error("--scale must be above 0, and all numbers finite")
+    if not 0 < a.scale < math.inf:
+        parser.error(f"--scale {a.scale:g}: it must be above 0, and finite")
 
     print("tile  scores             m       c         l         U       U/l")
     for i, (m, c, l, U) in enumerate(online(tiles(a.scores, a.values, a.tile), a.scale, CHOICES[a.m], EXPONENTIALS[a.exp])):

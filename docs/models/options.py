@@ -1,5 +1,6 @@
 """What the models share: options that are refused in one line, and NumPy where a model needs it."""
 import argparse
+import math
 import sys
 
 
@@ -24,9 +25,12 @@ def positive(text):
 def numbers(text):
     """1,2,3 -> [1.0, 2.0, 3.0]"""
     try:
-        return [float(word) for word in text.split(",")]
+        result = [float(word) for word in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 1,2.5,-3") from None
+        result = [math.nan]
+    if not all(map(math.isfinite, result)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of finite numbers such as 1,2.5,-3")
+    return result
 
 
 def need_numpy():

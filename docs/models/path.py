@@ -109,7 +109,7 @@ def main():
     ways = {what: shortest(moves, start, end) for what, (start, end, _) in asked.items()}
     stuck = [what for what, way in ways.items() if way is None]
     if stuck:
-        parser.error(f"without that move there is no way for the {', the '.join(stuck)}")
+        parser.error(f"--drop {', '.join(a.drop)}: no way is left for the {' and the '.join(stuck)}")
     if a.dot:
         print(dot(machine, ways))
         return
