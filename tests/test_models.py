@@ -26,6 +26,7 @@ import traffic  # noqa: E402
 PROGRAMS = sorted(p.stem for p in MODELS.glob("*.py") if p.stem != "options")
 on_cpu = pytest.mark.skipif(BACKEND != "cpu", reason="the executor counts on the CPU")
 sizes = st.integers(1, 300)
+unhurried = settings(deadline=None)
 
 
 def run(program, *words, **environment):
@@ -52,12 +53,14 @@ def test_ratios(seq_q, d, block_m, expected):
     assert ratio(seq_q, 8192, d, block_m) == pytest.approx(expected, abs=10.0 ** -len(str(expected).partition(".")[2]))
 
 
+@unhurried
 @given(st.integers(1, 64), st.sampled_from([32, 64, 128, 256]), st.sampled_from([16, 64, 128]))
 def test_the_ratio_tends_to_2_block_m_over_d(blocks, d, block_m):
     n, limit = blocks * block_m, 2 * block_m / d
     assert ratio(n, n, d, block_m) - limit == pytest.approx((2 - limit) / (blocks + 1))
 
 
+@unhurried
 @given(sizes, sizes, sizes, st.integers(1, 8), st.integers(1, 2))
 def test_traffic_is_the_paper_formula_of_compare(seq_q, seq_kv, d, warps, row_tiles):
     shape = dict(seq_q=seq_q, seq_kv=seq_kv, head_dim=d, settings=dict(warps=warps, row_tiles=row_tiles, block_n=64))
@@ -142,6 +145,7 @@ def cut(pairs, data):
     return [tuple(zip(*pairs[a:b])) for a, b in zip([0, *ends], ends)]
 
 
+@unhurried
 @given(scores, scales, st.data())
 def test_any_m_any_order_any_tiles(pairs, scale, data):
     expected = online_softmax.plain(*zip(*pairs), scale)
@@ -150,6 +154,7 @@ def test_any_m_any_order_any_tiles(pairs, scale, data):
     assert (u / l, scale * m + math.log(l)) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
+@unhurried
 @given(scores, scales, st.data())
 def test_what_grows(pairs, scale, data):
     parts = cut(pairs, data)
@@ -167,6 +172,7 @@ def test_l_can_fall():
     assert first == 2 and second == pytest.approx(1.0002, abs=1e-4)
 
 
+@unhurried
 @given(scores, scales)
 def test_log2e_goes_in_once(pairs, scale):
     parts = [tuple(zip(*pairs))]
@@ -178,6 +184,7 @@ def test_log2e_goes_in_once(pairs, scale):
 
 # ---- parts ----
 
+@unhurried
 @given(st.integers(0, 50), st.integers(1, 20), st.integers(0, 2 ** 32 - 1), st.data())
 def test_parts_in_any_order_make_the_whole(keys, parts, seed, data):
     random = np.random.default_rng(seed)
@@ -214,7 +221,7 @@ masks = st.fixed_dictionaries({}, optional=dict(
 tile_sizes = st.integers(1, 40)
 
 
-@settings(deadline=None)
+@unhurried
 @given(st.integers(1, 60), st.integers(1, 60), tile_sizes, tile_sizes, masks, st.integers(0, 2 ** 32 - 1))
 def test_blocked_is_the_reference(seq_q, seq_kv, block_m, block_n, options, seed):
     q, k, v = reference.generate(seed, B=1, Hq=4, Hkv=2, Sq=seq_q, Sk=seq_kv, D=8)
@@ -225,14 +232,14 @@ def test_blocked_is_the_reference(seq_q, seq_kv, block_m, block_n, options, seed
     assert agrees and counts[0] >= counts[1] >= counts[2]
 
 
-@settings(deadline=None)
+@unhurried
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=5), tile_sizes, tile_sizes)
 def test_blocked_varlen(lens, block_m, block_n):
     assume(sum(q for q, _ in lens) and sum(k for _, k in lens))
     assert blocked.check_varlen(*zip(*lens), block_m, block_n, causal=True)[1]
 
 
-@settings(deadline=None)
+@unhurried
 @given(st.integers(1, 60), st.integers(1, 60), tile_sizes, tile_sizes, st.integers(-1, 40), st.integers(0, 9))
 def test_tiles_are_those_that_somebody_sees(seq_q, seq_kv, block_m, block_n, left, right):
     seen = reference.visible(seq_q, seq_kv, (left, right), 0)
@@ -264,6 +271,7 @@ places = st.sampled_from("ABCDEF")
 moves = st.dictionaries(st.tuples(places, places), st.just(""), max_size=15)
 
 
+@unhurried
 @given(moves, places, places)
 def test_shortest_way(moves, start, end):
     way = path.shortest(moves, start, end)
