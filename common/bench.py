@@ -7,7 +7,7 @@
         --render FILE.json             measures nothing: writes the pages and the picture of that file anew
 
 Needs a GPU, nvcc and NumPy; PyTorch for the peers and matplotlib for the picture, where they are.  Exit code: 1 if a
-step is wrong or does not run (it is not timed), 3 without a GPU or nvcc.
+step is wrong or does not run (it is not timed), 3 without a GPU, nvcc or NumPy.
 """
 import argparse
 import contextlib
@@ -21,7 +21,11 @@ from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    print("bench: this python3 has no NumPy; it makes the index arrays and takes the medians", file=sys.stderr)
+    sys.exit(3)
 
 from measure import RESULTS, ROOT, build, build_folder, find_nvcc, machine, make
 
@@ -131,8 +135,10 @@ def plan(quick=False):
     return todo
 
 
-def launches(step):
-    return {"step01": 3, "step02": 10, "step03": 10, "step04": 10}.get(step[:6], 40)
+def launches(case, name):
+    if is_decode(case):
+        return 100  # they are short
+    return {"step01": 3, "step02": 10, "step03": 10, "step04": 10}.get(name[:6], 40)
 
 
 def program_settings(case, constants):
@@ -255,7 +261,8 @@ class Peers:
     def flex(self):
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
         case, mask = self.case, None
-        self.torch._dynamo.reset()  # a compilation for this shape, not one for all
+        import torch._dynamo
+        torch._dynamo.reset()  # a compilation for this shape, not one for all
         attend = self.torch.compile(flex_attention, dynamic=False)
         if case.mask != "full":
             sees = {"causal": lambda b, h, row, key: row >= key,
@@ -282,13 +289,13 @@ class Peers:
             if not error < 1e-2:
                 raise ValueError(f"wrong result: relative error {error:.3g}")
 
-    def time(self, most=40):
+    def time(self):
         """{name: median milliseconds}, as backend_time in common/cuda/backend.c takes it: three to warm up, the L2 cache
         flushed before each launch, events.  The flush is long enough for Python to queue the launch behind it."""
         torch, times = self.torch, {}
         flush = torch.empty(512 << 20, dtype=torch.uint8, device=self.device)
         for name, (context, call) in list(self.calls.items()):
-            found, runs = [], most
+            found, runs = [], launches(self.case, name)
             try:
                 with context():
                     while len(found) < runs + 3:
@@ -366,7 +373,7 @@ def measure(quick, folder):
 
     def run(case, step, constants, arguments):
         key = step, case.head_dim, tuple(sorted(program_settings(case, constants).items()))
-        return time_step(programs[key], arguments, launches(step))
+        return time_step(programs[key], arguments, launches(case, step))
     for case, steps, names in todo:
         record["rows"] += measure_case(case, steps, names, torch, reason, run, say)
         (folder / "bench_gpu.json").write_text(json.dumps(record, indent=1) + "\n")
@@ -375,11 +382,13 @@ def measure(quick, folder):
 
 # ---- the pages ----
 
+def constants_text(constants):
+    return ", ".join(f"{key}={value}" for key, value in constants.items()) or "default"
+
+
 def label(row):
     """A step with its constants, or a peer."""
-    if row["constants"] is None:
-        return row["name"]
-    return row["name"] + "".join(f", {key}={value}" for key, value in row["constants"].items())
+    return row["name"] + (f", {constants_text(row['constants'])}" if row["constants"] else "")
 
 
 def find(record, case, name, constants=None):
@@ -419,13 +428,14 @@ def table(head, lines):
 def where_lines(record):
     where = record["where"]
     cudnn = f", cuDNN {where['cudnn']}" if where["cudnn"] else ""
-    return [f"{where['gpu']}, driver {where['driver']}, nvcc {where['nvcc']}, PyTorch {where['torch']}{cudnn}, {where['date']}", ""]
+    return [f"{where['gpu']}, driver {where['driver']}, nvcc {where['nvcc']}, PyTorch {where['torch']}{cudnn}, "
+            f"{where['date']}", ""]
 
 
 def ladder_page(record):
-    first = square(4096, 64)
+    first, command = square(4096, 64), record["where"]["command"]
     lines = ["# The ladder on a GPU", "", *where_lines(record),
-             f"`{record['where']['command']}`: B = {first.batch}, H = {first.heads}, S = {first.seq_q}, f16, no mask; median of event-timed",
+             f"`{command}`: B = {first.batch}, H = {first.heads}, S = {first.seq_q}, f16, no mask; median of",
              "launches (3 of step01, 10 of steps 02 to 04, 40 of the others) after a warm-up, L2 flushed before each;",
              "TFLOP/s = 4 B H S S D / time; outputs checked before timing. The ceiling is mma.sync from registers,",
              f"{record['ceilings']['mma_f16_tflops']:.0f} TFLOP/s here. All else is in [bench_gpu.md](bench_gpu.md).", ""]
@@ -436,7 +446,7 @@ def ladder_page(record):
         for row in record["rows"]:
             if row_case(row) != case or row["constants"] is None:
                 continue
-            constants = ", ".join(f"{key}={value}" for key, value in row["constants"].items()) or "default"
+            constants = constants_text(row["constants"])
             if row["ms"]:
                 share = f"{100 * row['rate'] / ceiling(record, case):.1f} %"
                 ratio = f"{mean_ms(peer) / row['ms']:.3f} x" if peer else "-"
@@ -465,7 +475,8 @@ def lengths_table(record, head_dim, mask, dtype="f16"):
     for name in (*PEERS, FLEX):
         if any(row["name"] == name and row_case(row) in cases for row in record["rows"]):
             lines.append([name] + [cell(record, find(record, case, name), own) for case, own in zip(cases, ours)])
-    return table([f"D = {head_dim}, {mask}, {dtype}"] + [f"S = {case.seq_q}" for case in cases], lines) + [""] if cases else []
+    head = [f"D = {head_dim}, {mask}, {dtype}"] + [f"S = {case.seq_q}" for case in cases]
+    return table(head, lines) + [""] if cases else []
 
 
 def decode_table(record):
@@ -483,29 +494,32 @@ def decode_table(record):
 def variants_table(record):
     """Each variant beside the plain run that does the same work."""
     lines = []
+
+    def line(name, row, own, beside, other):
+        ratio = float(own.split()[0]) / float(other.split()[0])
+        lines.append([name, f"{row['ms']:.3f}", own, beside, other, f"{ratio:.2f}"])
+
+    def shown(row):
+        return f"{row['rate']:.{2 if row['unit'] == 'TB/s' else 1}f} {row['unit']}"
     for head_dim, tuned in TUNED.items():
-        varlen, dense = (find(record, square(2048, head_dim, layout=layout), STEP06, tuned) for layout in ("varlen", "dense"))
+        varlen, dense = (find(record, square(2048, head_dim, layout=x), STEP06, tuned) for x in ("varlen", "dense"))
         if varlen and dense:
-            lines.append([f"varlen, 8 unequal sequences, D = {head_dim}", f"{varlen['ms']:.3f}", f"{varlen['rate']:.0f} TFLOP/s",
-                          "8 sequences of 2048", f"{dense['rate']:.0f} TFLOP/s", f"{varlen['rate'] / dense['rate']:.2f}"])
-        case, whole = square(16384, head_dim, "window"), square(16384, head_dim)
-        window, full = find(record, case, STEP06, tuned), find(record, whole, STEP06, tuned)
+            line(f"8 unequal sequences, D = {head_dim}", varlen, shown(varlen), "8 sequences of 2048", shown(dense))
+        window, full = (find(record, square(16384, head_dim, mask), STEP06, tuned) for mask in ("window", "full"))
+        name = f"window {WINDOW},0, S = 16384, D = {head_dim}"
         if window and full:
-            times = [row["ms"] * 1e6 / visited_tiles(c, tuned) for row, c in ((window, case), (full, whole))]
-            lines.append([f"window {WINDOW},0, S = 16384, D = {head_dim}", f"{window['ms']:.3f}", f"{times[0]:.3f} ns a tile",
-                          "no mask", f"{times[1]:.3f} ns a tile", f"{times[1] / times[0]:.2f}"])
-            flex = find(record, case, FLEX)
-            if flex:
-                lines.append(["the same", f"{window['ms']:.3f}", f"{window['rate']:.0f} TFLOP/s", FLEX,
-                              f"{flex['rate']:.0f} TFLOP/s", f"{window['rate'] / flex['rate']:.2f}"])
+            tiles = [f"{visited_tiles(row_case(row), tuned) / row['ms'] * 1e-3:.1f} tiles/us" for row in (window, full)]
+            line(name, window, tiles[0], "no mask", tiles[1])
+        flex = find(record, square(16384, head_dim, "window"), FLEX)
+        if window and flex:
+            line(name, window, shown(window), FLEX, shown(flex))
     for constants in ({}, TUNED[128]):
-        paged, bshd, bhsd = (find(record, decode(*DECODE[0], layout), STEP06, constants) for layout in ("paged", "bshd", "dense"))
-        for name, row in (("[B,S,H,D]", bshd), ("[B,H,S,D]", bhsd)):
+        paged, *plain = (find(record, decode(*DECODE[0], x), STEP06, constants) for x in ("paged", "bshd", "dense"))
+        for beside, row in zip(("contiguous [B,S,H,D]", "contiguous [B,H,S,D]"), plain):
             if paged and row:
-                lines.append([f"pages of {PAGE}, decode, {label(dict(paged, name='')).lstrip(', ') or 'default'}", f"{paged['ms']:.3f}",
-                              f"{paged['rate']:.2f} TB/s", f"contiguous {name}", f"{row['rate']:.2f} TB/s",
-                              f"{paged['rate'] / row['rate']:.2f}"])
-    return table(["step06 with", "ms", "rate", "beside", "rate", "ratio of the rates"], lines) + [""] if lines else []
+                name = f"decode from pages of {PAGE}, {constants_text(constants)}"
+                line(name, paged, shown(paged), beside, shown(row))
+    return table(["step06 with", "ms", "rate", "beside", "its rate", "ratio"], lines) + [""] if lines else []
 
 
 def missing_lines(record):
@@ -517,15 +531,18 @@ def missing_lines(record):
     return [f"- {name}: {note} ({'; '.join(cases)})" for (name, note), cases in reasons.items()]
 
 
-def bench_page(record):
+PICTURE = ["![TFLOP/s of the ladder, and over the sequence length](bench_gpu.svg)", ""]
+
+
+def bench_page(record, picture=True):
     c = record["ceilings"]
     lines = ["# The bench on a GPU", "", *where_lines(record),
-             f"`{record['where']['command']}`. Times are medians of event-timed launches after a warm-up, the L2 cache flushed before each.",
-             "A step's output was checked against float64 before it was timed. TFLOP/s = 4 B H Sq Sk D / time, halved for causal;",
-             "in brackets the share of the ceiling. PyTorch's kernels (SDPA's backends and FlexAttention) ran in the same minute,",
-             "before and after the steps of each problem: the mean, or both where they differ by more than 2 %.",
-             "\"1.10 x\" beside a peer: step06's rate over its.  \"-\": not measured.", "",
-             "![TFLOP/s of the ladder, and over the sequence length](bench_gpu.svg)", "", "## Ceilings", "",
+             f"`{record['where']['command']}`: medians of event-timed launches after a warm-up, the L2 cache flushed",
+             "before each. The output of a step was checked against float64 before it was timed. TFLOP/s = 4 B H Sq Sk D / time,",
+             "halved for causal; in brackets the share of the ceiling. PyTorch's kernels (the backends of SDPA, and",
+             "FlexAttention) ran before and after the steps of each problem: the mean, or both where they differ by more than",
+             "2 %. \"1.10 x\" beside one: the rate of step06 over its rate. \"-\": not measured.",
+             "", *PICTURE * picture, "## Ceilings", "",
              *table(["what", "measured"], [
                  ["mma.sync m16n8k16, f16 / bf16", f"{c['mma_f16_tflops']:.0f} / {c['mma_bf16_tflops']:.0f} TFLOP/s"],
                  ["ex2.approx", f"{c['ex2_per_second'] * 1e-12:.2f} · 10¹² / s"],
@@ -537,11 +554,13 @@ def bench_page(record):
         for dtype in ("f16", "bf16"):
             for mask in ("full", "causal"):
                 lines += lengths_table(record, head_dim, mask, dtype)
-    lines += ["## Decode", "", "GQA, 32 query heads, 8 KV heads, D = 128, Sq = 1, f16; TB/s of the bytes of K and V, share of the copy's",
-              "rate; \"x\": the faster constants over the peer.", "", *decode_table(record), ""]
+    lines += ["## Decode", "", "GQA, 32 query heads, 8 KV heads, D = 128, Sq = 1, f16. TB/s of the bytes of K and V; in brackets",
+              "the share of the copy's rate. \"x\": the faster constants of step06 over the peer.", "",
+              *decode_table(record), ""]
     variants = variants_table(record)
     if variants:
-        lines += ["## Variants of step 06", "", "A tile: BLOCK_M query rows and BLOCK_N keys of one head.", "", *variants]
+        lines += ["## Variants of step 06", "", "Tiles: those visited, of BLOCK_M query rows and BLOCK_N keys of a head.", "",
+                  *variants]
     if missing_lines(record):
         lines += ["## What gave no time", "", *missing_lines(record), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -555,16 +574,18 @@ def draw(record, path):
         import matplotlib.pyplot as plt
     except ImportError:
         return False
-    matplotlib.rcParams["svg.hashsalt"] = "bench"
+    matplotlib.rcParams.update({"svg.hashsalt": "bench", "svg.fonttype": "none"})
     figure, axes = plt.subplots(1, 3, figsize=(15, 4.6))
     top = record["ceilings"]["mma_f16_tflops"]
     for place, head_dim in enumerate(TUNED):
-        bars = [row for row in record["rows"] if row["constants"] is not None and row_case(row) == square(4096, head_dim) and row["ms"]]
+        case = square(4096, head_dim)
+        bars = [row for row in record["rows"] if row["constants"] is not None and row_case(row) == case and row["ms"]]
         at = np.arange(len(bars)) + 0.4 * place - 0.2
         axes[0].bar(at, [row["rate"] for row in bars], 0.4, label=f"D = {head_dim}")
         for x, row in zip(at, bars):
             axes[0].text(x, row["rate"] * 1.06, f"{row['rate']:.3g}", ha="center", fontsize=6.5)
-        axes[0].set_xticks(range(len(bars)), [row["name"][:6] + ("\ntuned" if row["constants"] else "") for row in bars], fontsize=8)
+        names = [row["name"][:6] + ("\ntuned" if row["constants"] else "") for row in bars]
+        axes[0].set_xticks(range(len(bars)), names, fontsize=8)
     axes[0].axhline(top, color="black", linewidth=0.8, linestyle=":")
     axes[0].set(yscale="log", ylabel="TFLOP/s", title="The ladder, S = 4096", ylim=(0.3, 2 * top))
     axes[0].legend()
@@ -590,12 +611,9 @@ def draw(record, path):
 def render(record, folder):
     (folder / "bench_gpu.json").write_text(json.dumps(record, indent=1) + "\n")
     drawn = draw(record, folder / "bench_gpu.svg")
-    page = bench_page(record)
     if not drawn:
-        print("no matplotlib: no picture")
-        if not (folder / "bench_gpu.svg").exists():
-            page = page.replace("![TFLOP/s of the ladder, and over the sequence length](bench_gpu.svg)\n\n", "")
-    (folder / "bench_gpu.md").write_text(page)
+        print("no matplotlib: no picture; --render draws it elsewhere")
+    (folder / "bench_gpu.md").write_text(bench_page(record, drawn))
     (folder / "ladder_gpu.md").write_text(ladder_page(record))
     print(f"wrote bench_gpu.json, bench_gpu.md, ladder_gpu.md{', bench_gpu.svg' if drawn else ''} to {folder}")
 
@@ -622,15 +640,17 @@ def print_differences(new, old):
     if not found:
         print("the two runs have nothing in common")
         return
-    print(f"{len(found)} numbers in both runs, {sum(line[0] > 0.05 for line in found)} of them more than 5 % apart; the largest:")
+    far = sum(line[0] > 0.05 for line in found)
+    print(f"{len(found)} numbers in both runs, {far} of them more than 5 % apart; the largest:")
     for share, what, a, b in found[:10]:
         print(f"  {100 * share:5.1f} %  {what}: {a}, now {b}")
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(usage="make bench [ARGS='option ...']", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, metavar="FOLDER")
     parser.add_argument("--against", type=Path, metavar="FILE.json")
     parser.add_argument("--render", type=Path, metavar="FILE.json")
     options = parser.parse_args()
@@ -644,7 +664,8 @@ def main():
         except OSError:
             gpus = 0
         if not gpus or not find_nvcc():
-            print(f"bench: {'no nvcc' if gpus else 'no GPU'} here; it measures steps on a machine with an NVIDIA GPU and nvcc", file=sys.stderr)
+            lacking = "nvcc" if gpus else "GPU"
+            print(f"bench: no {lacking} here; it times steps on an NVIDIA GPU and builds them with nvcc", file=sys.stderr)
             return 3
     folder.mkdir(parents=True, exist_ok=True)
     if not options.render:
