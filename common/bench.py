@@ -115,10 +115,11 @@ def plan(quick=False):
     todo, peers = [], list(PEERS)[:2] if quick else list(PEERS)
     for head_dim, tuned in TUNED.items():
         best = [(STEP05, tuned), (STEP06, tuned)]
+        ladder = [(step, constants) for step in STEPS for constants in [{}] + [tuned] * ((step, tuned) in best)]
         for seq in LENGTHS[1:2] if quick else LENGTHS:
             fit = [peer for peer in peers if peer != "math" or seq < 16384]  # there it takes long, and much memory
             if seq == 4096:
-                todo.append((square(seq, head_dim), [(step, {}) for step in STEPS] + best, fit + [FLEX] * (not quick)))
+                todo.append((square(seq, head_dim), ladder, fit + [FLEX] * (not quick)))
                 todo.append((square(seq, head_dim, "causal"), best[1:], fit + [FLEX] * (not quick)))
             else:
                 todo.append((square(seq, head_dim), best, fit))
@@ -433,11 +434,11 @@ def where_lines(record):
 
 
 def ladder_page(record):
-    first, command = square(4096, 64), record["where"]["command"]
+    b, h, s = square(4096, 64).batch, HEADS, 4096
     lines = ["# The ladder on a GPU", "", *where_lines(record),
-             f"`{command}`: B = {first.batch}, H = {first.heads}, S = {first.seq_q}, f16, no mask; median of",
-             "launches (3 of step01, 10 of steps 02 to 04, 40 of the others) after a warm-up, L2 flushed before each;",
-             "TFLOP/s = 4 B H S S D / time; outputs checked before timing. The ceiling is mma.sync from registers,",
+             f"`{record['where']['command']}`: B = {b}, H = {h}, S = {s}, f16, no mask; median of event-timed launches",
+             "(3 of step01, 10 of steps 02 to 04, 40 of the others) after a warm-up, L2 flushed before each; TFLOP/s =",
+             "4 B H S S D / time; outputs checked before timing. The ceiling is that of mma.sync from registers,",
              f"{record['ceilings']['mma_f16_tflops']:.0f} TFLOP/s here. All else is in [bench_gpu.md](bench_gpu.md).", ""]
     body = []
     for head_dim in TUNED:
@@ -599,8 +600,8 @@ def draw(record, path):
         axis.axhline(top, color="black", linewidth=0.8, linestyle=":")
         axis.set_xscale("log", base=2)
         axis.set_xticks(LENGTHS, LENGTHS)
-        axis.set(xlabel="S", title=f"D = {head_dim}, B S = {TOKENS}, H = {HEADS}", ylim=(0, 1.08 * top))
-        axis.legend(fontsize=7, ncols=2)
+        axis.set(xlabel="S", title=f"D = {head_dim}, B S = {TOKENS}, H = {HEADS}", ylim=(0, 1.35 * top))
+        axis.legend(fontsize=7, ncols=2, loc="upper center", handlelength=4)
     figure.suptitle(f"{record['where']['gpu']}, f16; dotted: the mma.sync ceiling", fontsize=10)
     figure.tight_layout()
     figure.savefig(path, metadata=dict(Date=None))
