@@ -32,7 +32,7 @@ $(if $(filter 32 64 96 128 192 256,$(HEAD_DIM)),,$(error HEAD_DIM=$(HEAD_DIM): 3
 
 include common/build.mk
 
-.PHONY: help all docs probe run bugs compare test check-gpu clean compile-commands ladder FORCE $(foreach s,$(STEPS),$(call short,$s))
+.PHONY: help all docs probe run bugs compare test check-gpu clean compile-commands ladder bench FORCE $(foreach s,$(STEPS),$(call short,$s))
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -50,6 +50,7 @@ help:
 	@echo 'make docs              draw docs/diagrams anew (needs Graphviz)'
 	@echo 'make test              the tests (sets up a Python environment by itself)'
 	@echo 'make check-gpu         every step under the four tools of compute-sanitizer (needs a GPU)'
+	@echo 'make bench             every step timed beside the ceilings and PyTorch (needs a GPU); ARGS=--quick'
 	@echo 'make clean             remove build/'
 	@echo 'settings: HEAD_DIM=$(HEAD_DIM) BLOCK_N=$(BLOCK_N) WARPS=$(WARPS) ROW_TILES=$(ROW_TILES) STAGES=$(STAGES) DTYPE=$(DTYPE) BACKEND=$(BACKEND) ARCH=$(ARCH) CC=$(CC)'
 
@@ -121,6 +122,8 @@ check-gpu: all
 	@for tool in memcheck racecheck initcheck synccheck; do for program in $(all_binaries); do \
 	$(SANITIZE) --tool $$tool $$program --heads 2 --seq-q 65 --seq-kv 65 >build/sanitizer.log 2>&1 \
 	&& grep -q PASS build/sanitizer.log || { cat build/sanitizer.log; exit 1; }; echo "$$tool $$program: clean"; done; done
+bench:
+	@python3 common/bench.py $(ARGS)
 validate-counters: # on a GPU machine: the executor's counters beside Nsight Compute's
 	python3 common/measure.py counters
 compile-commands:

@@ -70,6 +70,11 @@ $(BASE)/obj/test_%.o: tests/kernels/%.cu $(BASE)/flags
 	$(NVCC) -x cu $(NVCC_FLAGS) $(SETTINGS) -c $< -o $@
 $(BASE)/test_%: $(BASE)/obj/test_%.o $(filter $(BASE)/obj/cuda/%,$(COMMON))
 	$(NVCC) $(GENCODE) -Xlinker -no-pie $^ -o $@ -lpthread
+$(BASE)/obj/%.o: common/%.cu $(BASE)/flags
+	@mkdir -p $(@D)
+	$(NVCC) -x cu $(NVCC_FLAGS) -c $< -o $@
+$(BASE)/ceilings: $(BASE)/obj/cuda/ceilings.o
+	$(NVCC) $(GENCODE) -Xlinker -no-pie $^ -o $@
 endif
 $(BASE)/test_probe: $(BASE)/obj/layout.o $(BASE)/obj/layout_maps.o
 -include $(wildcard $(BASE)/obj/*.d $(BASE)/obj/*/*.d $(OUT)/obj/*.d)

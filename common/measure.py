@@ -1,17 +1,17 @@
 """Measurements on a GPU machine, written to docs/results/ with card, driver, toolkit and date.
 
-    python3 common/measure.py ladder   every step's time at B = 4, H = 16, S = 4096, and FlashAttention-2 in PyTorch
     python3 common/measure.py ulp      how far the outputs of the two backends are apart
     python3 common/measure.py counters the executor's counters beside those of Nsight Compute
     python3 common/measure.py cost     what observing costs the executor (needs no GPU, writes nothing)
 
-Needs NumPy; PyTorch for the peer.  Builds what it runs.
+Needs NumPy.  Builds what it runs.  Times are bench.py's.
 """
 import csv
 import datetime
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,20 +23,29 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
 STEPS = sorted(p.parent.name for p in ROOT.glob("step0*/attention.cu"))[:5]
-B, H, S = 4, 16, 4096
-# The constants of the seed example, and those that the GPU wants.
-LADDER = [(step, {}) for step in STEPS] + [("step05_mma_ldmatrix", dict(ROW_TILES=2)),
-                                          ("step05_mma_ldmatrix", dict(WARPS=8, ROW_TILES=2))]
+DEFAULTS = dict(BLOCK_N=("n", 64), WARPS=("w", 4), ROW_TILES=("r", 1), STAGES=("s", 2))  # as build.mk names a binary
+
+
+def make(*words):
+    """Runs make here as if by hand, whatever make started this program."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    subprocess.run(["make", "-s", "--no-print-directory", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
+                   env=environment)
+
+
+def build_folder(backend):
+    """Where make puts what it builds."""
+    arch = os.environ.get("ARCH", "native")
+    return ROOT / "build" / (backend if backend == "cpu" or arch == "native" else f"{backend}-{arch}")
 
 
 def build(backend, step, head_dim, **settings):
-    words = [f"{k}={v}" for k, v in dict(BACKEND=backend, HEAD_DIM=head_dim, **settings).items()]
-    subprocess.run(["make", "-s", "--no-print-directory", step.split("_")[0], *words], cwd=ROOT, check=True,
-                   stdout=subprocess.DEVNULL)
-    suffix = "".join(f"_{letter}{settings[key]}" for key, letter in
-                     dict(BLOCK_N="n", WARPS="w", ROW_TILES="r", STAGES="s").items() if key in settings)
-    folder = ROOT / "build" / backend / (f"bugs/{settings['BUG']}" if "BUG" in settings else "")
-    return folder / f"{step}_d{head_dim}_f16{suffix}"
+    own = dict(BACKEND=backend, HEAD_DIM=head_dim, DTYPE="f16", **{key: default for key, (_, default) in DEFAULTS.items()})
+    own.update(settings)
+    make(step.split("_")[0], *(f"{key}={value}" for key, value in own.items()))
+    suffix = "".join(f"_{letter}{own[key]}" for key, (letter, default) in DEFAULTS.items() if own[key] != default)
+    folder = build_folder(backend) / (f"bugs/{own['BUG']}" if "BUG" in own else "")
+    return folder / f"{step}_d{head_dim}_{own['DTYPE']}{suffix}"
 
 
 def report(program, *arguments):
@@ -48,59 +57,24 @@ def report(program, *arguments):
         return json.loads(path.read_text())
 
 
-def where():
-    """One line: card, driver, toolkit, date."""
+def find_nvcc():
+    return shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+
+
+def machine():
+    """Card, driver, toolkit and date."""
     card = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
                           capture_output=True, text=True).stdout.strip().splitlines()[0]
-    nvcc = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout
+    toolkit = subprocess.run([find_nvcc(), "--version"], capture_output=True, text=True).stdout
     name, driver = card.split(", ")
-    return (f"{name}, driver {driver}, nvcc {re.search(r'release ([0-9.]+)', nvcc).group(1)}, "
-            f"{datetime.date.today().isoformat()}")
+    return dict(gpu=name, driver=driver, nvcc=re.search(r"release ([0-9.]+)", toolkit).group(1),
+                date=datetime.date.today().isoformat())
 
 
-def flash_attention_2(head_dim, runs=20):
-    """Median milliseconds of PyTorch's FlashAttention-2, the L2 cache flushed before each launch as for the steps."""
-    try:
-        import torch
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-    except ImportError:
-        return None
-    q, k, v = (torch.randn(B, H, S, head_dim, device="cuda", dtype=torch.float16) for _ in range(3))
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    times = []
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        for run in range(runs + 3):
-            flush.zero_()
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            torch.nn.functional.scaled_dot_product_attention(q, k, v)
-            stop.record()
-            stop.synchronize()
-            times.append(start.elapsed_time(stop))
-    return float(np.median(times[3:]))
-
-
-def ladder():
-    lines = ["# The ladder on a GPU", "", where(), "",
-             f"`python3 common/measure.py ladder`: B = {B}, H = {H}, S = {S}, f16, no mask; median of 20 launches after a",
-             "warm-up, L2 flushed before each; TFLOP/s = 4 B H S S D / time; outputs checked before timing.", "",
-             "| step | constants | D | ms | TFLOP/s | of FlashAttention-2 |", "|---|---|---|---|---|---|"]
-    for head_dim in (64, 128):
-        work = 4 * B * H * S * S * head_dim
-        peer = flash_attention_2(head_dim)
-        for step, settings in LADDER:
-            program = build("cuda", step, head_dim, **settings)
-            ms = report(program, "--batch", B, "--heads", H, "--seq-q", S, "--seq-kv", S, "--bench", 20)["time_ms"]
-            constants = ", ".join(f"{k}={v}" for k, v in settings.items()) or "default"
-            ratio = f"{peer / ms:.3f} x" if peer else "-"
-            lines.append(f"| {step} | {constants} | {head_dim} | {ms:.3f} | {work / ms * 1e-9:.1f} | {ratio} |")
-            print(lines[-1], flush=True)
-        if peer:
-            again = flash_attention_2(head_dim)
-            lines.append(f"| FlashAttention-2 (PyTorch SDPA), before and after | | {head_dim} | {peer:.3f}, {again:.3f} | "
-                         f"{work / peer * 1e-9:.1f}, {work / again * 1e-9:.1f} | |")
-            print(lines[-1], flush=True)
-    (RESULTS / "ladder_gpu.md").write_text("\n".join(lines) + "\n")
+def where():
+    """The same in one line."""
+    found = machine()
+    return f"{found['gpu']}, driver {found['driver']}, nvcc {found['nvcc']}, {found['date']}"
 
 
 def ordered(x):
@@ -207,8 +181,8 @@ def cost():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] not in (["ladder"], ["ulp"], ["counters"], ["cost"]):
+    if sys.argv[1:] not in (["ulp"], ["counters"], ["cost"]):
         sys.exit(__doc__)
     RESULTS.mkdir(parents=True, exist_ok=True)
     os.chdir(ROOT)
-    dict(ladder=ladder, ulp=ulp, counters=counters, cost=cost)[sys.argv[1]]()
+    dict(ulp=ulp, counters=counters, cost=cost)[sys.argv[1]]()
