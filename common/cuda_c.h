@@ -7,7 +7,7 @@
  *   SHARED(type, name)                  type *name: the block's dynamic shared memory, 1024-byte aligned
  *   element_t, to_float, to_element     the 16-bit input type (f16 or bf16, chosen by make DTYPE=...)
  *   LOAD16(address), unpack16           one 16-byte load; its eight elements as floats
- *   threadIdx blockIdx __syncthreads() __syncwarp() __shfl_sync() __shfl_xor_sync() ...   as in CUDA
+ *   threadIdx blockIdx __syncthreads() __syncwarp() __shfl_sync() __shfl_xor_sync() __any_sync()   as in CUDA
  *
  * The rest of CUDA that a step needs, one wrapper for each PTX instruction, is in ptx.h. */
 #ifndef CUDA_C_H

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
     float o[ROW_TILES][CHUNKS][4] = {{{0}}};
     float row_max[ROW_TILES][2], row_sum[ROW_TILES][2];
     UNROLL for (int t = 0; t < ROW_TILES; t++)
-        UNROLL for (int half = 0; half < 2; half++) row_max[t][half] = -INFINITY, row_sum[t][half] = 0;
+        UNROLL for (int half = 0; half < 2; half++) row_max[t][half] = -FLT_MAX, row_sum[t][half] = 0;
 
     for (int first_key = 0; first_key < p.seq_kv; first_key += BLOCK_N) {
         const int next_key = first_key + BLOCK_N, buffer = first_key / BLOCK_N % STAGES;
@@ -122,26 +122,39 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
                     if (first_key + 8 * j + 2 * (lane % 4) + c >= p.seq_kv)
                         UNROLL for (int t = 0; t < ROW_TILES; t++) s[t][j][c] = s[t][j][2 + c] = -INFINITY;
 
-        /* P = exp(scale * (S - m)), in place; l and o follow the new m */
+        /* P = exp(scale * (S - m)), in place.  Any m will do that keeps P in range: m follows the largest score of its
+         * row, and l and o follow m, only where that has grown by a factor of more than 2^8. */
+        float tile_max[ROW_TILES][2];
+        int grown = 0;
         UNROLL for (int t = 0; t < ROW_TILES; t++)
             UNROLL for (int half = 0; half < 2; half++) {
-                float new_max = row_max[t][half];
+                float largest = -INFINITY; /* of this lane's columns */
                 UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
-                    new_max = fmaxf(new_max, fmaxf(s[t][j][2 * half], s[t][j][2 * half + 1]));
-                new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 1)); /* the row's other three lanes */
-                new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 2));
-                const float finite_max = new_max == -INFINITY ? 0 : new_max; /* -inf - -inf would be NaN */
-                const float rescale = exp2_approx((row_max[t][half] - finite_max) * p.scale_log2);
-                row_max[t][half] = new_max;
-                row_sum[t][half] *= rescale; /* of this lane's columns; the four lanes are added up at the end */
-                UNROLL for (int n = 0; n < CHUNKS; n++)
-                    o[t][n][2 * half] *= rescale, o[t][n][2 * half + 1] *= rescale;
+                    largest = fmaxf(largest, fmaxf(s[t][j][2 * half], s[t][j][2 * half + 1]));
+                tile_max[t][half] = largest;
+                grown |= (largest - row_max[t][half]) * p.scale_log2 > 8;
+            }
+        if (__any_sync(FULL_WARP, grown))
+            UNROLL for (int t = 0; t < ROW_TILES; t++)
+                UNROLL for (int half = 0; half < 2; half++) {
+                    float new_max = tile_max[t][half];
+                    new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 1)); /* the row's other three lanes */
+                    new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 2));
+                    if ((new_max - row_max[t][half]) * p.scale_log2 > 8) {
+                        const float rescale = exp2_approx((row_max[t][half] - new_max) * p.scale_log2);
+                        row_max[t][half] = new_max;
+                        row_sum[t][half] *= rescale; /* of this lane's columns; the four lanes are added up at the end */
+                        UNROLL for (int n = 0; n < CHUNKS; n++)
+                            o[t][n][2 * half] *= rescale, o[t][n][2 * half + 1] *= rescale;
+                    }
+                }
+        UNROLL for (int t = 0; t < ROW_TILES; t++)
+            UNROLL for (int half = 0; half < 2; half++)
                 UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
                     UNROLL for (int c = 0; c < 2; c++) {
-                        s[t][j][2 * half + c] = exp2_approx((s[t][j][2 * half + c] - finite_max) * p.scale_log2);
+                        s[t][j][2 * half + c] = exp2_approx((s[t][j][2 * half + c] - row_max[t][half]) * p.scale_log2);
                         row_sum[t][half] += s[t][j][2 * half + c];
                     }
-            }
 
         /* O += P V: 16 keys a step; two accumulator pieces of S, side by side, are the A operand as they are */
         UNROLL for (int step = 0; step < BLOCK_N / 16; step++) {

@@ -33,7 +33,8 @@ static __device__ inline int swizzle(int row, int chunk)
 }
 
 /* All threads of the block start to bring rows [first_m, first_m + BLOCK_M) of the group's heads into shared memory,
- * PASS_ROWS at a time.  A thread keeps its column.  What does not exist becomes zeros (a copy of 0 bytes). */
+ * PASS_ROWS at a time.  A thread keeps its column.  What does not exist becomes zeros (a copy of 0 bytes, whose address
+ * is not read). */
 static __device__ inline void copy_q(element_t *smem, const element_t *q, const AttentionParams p, int first_m,
                                      int rows_m, int group)
 {
@@ -42,24 +43,31 @@ static __device__ inline void copy_q(element_t *smem, const element_t *q, const 
         const int m = first_m + pass + row, exists = m < rows_m && 8 * chunk < p.head_dim;
         if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_M % PASS_ROWS == 0 || pass + row < BLOCK_M))
             cp_async16(smem + swizzle(pass + row, chunk),
-                       q + m % group * p.q_stride.head + m / group * p.q_stride.row + 8 * chunk, exists ? 16 : 0);
+                       q + row_offset(p.q_stride, m, group) + 8 * chunk, exists ? 16 : 0);
     }
 }
 
 /* The same for a tile of K or V.  Keys that no row of the block sees become zeros: what lies there may be NaN. */
 static __device__ inline void copy_kv(element_t *smem, const element_t *x, Strides stride, const AttentionParams p,
-                                      const Sequence seq, int batch, int first_key, Interval keys)
+                                      const Sequence seq, int head, Interval rows, Interval keys, int first_key)
 {
     const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
-    const int some = 8 * chunk < p.head_dim;
+    const int start = 8 * chunk < p.head_dim ? keys.first - first_key : BLOCK_N, end = keys.last - first_key;
     const element_t *from = x + 8 * chunk;
-    if (!p.block_table) from += kv_row(p, seq, stride, batch, first_key + row); /* dense: the next rows lie beside it */
-    UNROLL for (int pass = 0; pass < BLOCK_N; pass += PASS_ROWS) {
-        const int key = first_key + pass + row, exists = some && key >= keys.first && key < keys.last;
-        const int64_t offset = !p.block_table ? pass * stride.row : exists ? kv_row(p, seq, stride, batch, key) : 0;
-        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_N % PASS_ROWS == 0 || pass + row < BLOCK_N))
-            cp_async16(smem + swizzle(pass + row, chunk), from + offset, exists ? 16 : 0);
+    if (!p.block_table && !p.block_mask) { /* the next rows lie beside it, and exist if they are in the interval */
+        from += kv_row(p, seq, stride, first_key + row);
+        UNROLL for (int pass = 0; pass < BLOCK_N; pass += PASS_ROWS)
+            if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_N % PASS_ROWS == 0 || pass + row < BLOCK_N))
+                cp_async16(smem + swizzle(pass + row, chunk), from + pass * stride.row,
+                           pass + row >= start && pass + row < end ? 16 : 0);
+        return;
     }
+    if (row < PASS_ROWS)
+        for (int r = row; r < BLOCK_N; r += PASS_ROWS) {
+            const int exists = r >= start && r < end && any_row_sees(p, seq.batch, head, rows, first_key + r);
+            cp_async16(smem + swizzle(r, chunk), from + (exists ? kv_row(p, seq, stride, first_key + r) : 0),
+                       exists ? 16 : 0);
+        }
 }
 
 /* The A operand of one mma: rows row .. row + 15 of the Q tile, dimensions 16 * step .. + 15. */
@@ -68,30 +76,14 @@ static __device__ inline uint4 load_q(const element_t *q_smem, int row, int step
     return ldmatrix_x4(q_smem + swizzle(row + lane % 16, 2 * step + lane / 16));
 }
 
-/* The keys of a tile that the block sees, and the next tile of [tile, last) that the block mask does not hide. */
-static __device__ inline Interval tile_keys(int tile, Interval keys)
-{
-    const Interval here = {tile * BLOCK_N > keys.first ? tile * BLOCK_N : keys.first,
-                           (tile + 1) * BLOCK_N < keys.last ? (tile + 1) * BLOCK_N : keys.last};
-    return here;
-}
-static __device__ inline int next_tile(const AttentionParams p, int batch, int head, int first_row, int last_row,
-                                       Interval keys, int tile, int last)
-{
-    while (tile < last &&
-           tile_visible(p, batch, head, first_row, last_row, tile_keys(tile, keys)) == VISIBLE_NONE)
-        tile++;
-    return tile;
-}
-
-__global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
+static __device__ inline void attend(const AttentionParams p)
 {
     const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     const int group = heads_together(&p), groups = p.heads / group, splits = p.num_splits;
     const int row_blocks = (int)(((int64_t)p.seq_q * group + BLOCK_M - 1) / BLOCK_M), block = (int)blockIdx.x;
     const int first_m = (row_blocks - 1 - block % row_blocks) * BLOCK_M; /* causal: the longest blocks first */
     const int split = block / row_blocks % splits, head = block / row_blocks / splits % groups * group;
-    const int batch = block / row_blocks / splits / groups, kv_head = head / group_size(p);
+    const int batch = block / row_blocks / splits / groups, kv_head = head / (p.heads / p.kv_heads);
     const Sequence seq = sequence(p, batch);
     const int rows_m = seq.len_q * group; /* rows of the group's heads */
     if (first_m >= rows_m) return;        /* the whole block: a shorter sequence of the batch */
@@ -99,22 +91,21 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
     const element_t *k = p.k + kv_head * p.k_stride.head, *v = p.v + kv_head * p.v_stride.head;
 
     /* what the block's first and last row see bounds what any of them sees, and what all of them see */
-    const int first_row = first_m / group, last_m = first_m + BLOCK_M < rows_m ? first_m + BLOCK_M : rows_m;
-    const int last_row = (last_m - 1) / group;
-    const Interval low = row_keys(p, seq, first_row), high = row_keys(p, seq, last_row);
+    const int last_m = first_m + BLOCK_M < rows_m ? first_m + BLOCK_M : rows_m;
+    const Interval rows = {first_m / group, (last_m - 1) / group + 1};
+    const Interval low = row_keys(p, seq, rows.first), high = row_keys(p, seq, rows.last - 1);
     const Interval keys = {low.first, high.last}, common = {high.first, low.last};
     const Interval all = {keys.first / BLOCK_N, keys.last > keys.first ? (keys.last + BLOCK_N - 1) / BLOCK_N : 0};
     const Interval tiles = split_range(all, split, splits);
-
     SHARED(element_t, smem);
     element_t *q_smem = smem + 2 * STAGES * TILE; /* [BLOCK_M, HEAD_DIM], swizzled */
     const int warp_row = 16 * ROW_TILES * warp;   /* this warp's first row in it */
 
-    int tile = next_tile(p, batch, head, first_row, last_row, keys, tiles.first, tiles.last), buffer = 0;
+    int tile = next_tile(p, batch, head, rows, keys, tiles.first, tiles.last), buffer = 0;
     copy_q(q_smem, q, p, first_m, rows_m, group);
     if (tile < tiles.last) {
-        copy_kv(smem, k, p.k_stride, p, seq, batch, tile * BLOCK_N, keys);
-        if (STAGES == 2) copy_kv(smem + TILE, v, p.v_stride, p, seq, batch, tile * BLOCK_N, keys);
+        copy_kv(smem, k, p.k_stride, p, seq, head, rows, keys, tile * BLOCK_N);
+        if (STAGES == 2) copy_kv(smem + TILE, v, p.v_stride, p, seq, head, rows, keys, tile * BLOCK_N);
     }
     cp_async_commit();
 
@@ -128,21 +119,21 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
     float o[ROW_TILES][CHUNKS][4] = {{{0}}};
     float row_max[ROW_TILES][2], row_sum[ROW_TILES][2];
     UNROLL for (int t = 0; t < ROW_TILES; t++)
-        UNROLL for (int half = 0; half < 2; half++) row_max[t][half] = -INFINITY, row_sum[t][half] = 0;
+        UNROLL for (int half = 0; half < 2; half++) row_max[t][half] = -FLT_MAX, row_sum[t][half] = 0;
 
     while (tile < tiles.last) {
         const int first_key = tile * BLOCK_N;
-        const int next = next_tile(p, batch, head, first_row, last_row, keys, tile + 1, tiles.last);
+        const int next = next_tile(p, batch, head, rows, keys, tile + 1, tiles.last), next_key = next * BLOCK_N;
         element_t *k_smem = smem + 2 * TILE * buffer, *v_smem = k_smem + TILE; /* [BLOCK_N, HEAD_DIM] each, swizzled */
         buffer = STAGES - 1 - buffer;
         element_t *k_next = smem + 2 * TILE * buffer, *v_next = k_next + TILE;
         cp_async_wait(0); /* this thread's part of the tile (STAGES 1: of K) has landed ... */
         __syncthreads();  /* ... and everybody's; and every warp has read the tile before */
         if (STAGES == 1)
-            copy_kv(v_smem, v, p.v_stride, p, seq, batch, first_key, keys);
+            copy_kv(v_smem, v, p.v_stride, p, seq, head, rows, keys, first_key);
         else if (next < tiles.last) {
-            copy_kv(k_next, k, p.k_stride, p, seq, batch, next * BLOCK_N, keys);
-            copy_kv(v_next, v, p.v_stride, p, seq, batch, next * BLOCK_N, keys);
+            copy_kv(k_next, k, p.k_stride, p, seq, head, rows, keys, next_key);
+            copy_kv(v_next, v, p.v_stride, p, seq, head, rows, keys, next_key);
         }
         cp_async_commit();
 
@@ -164,7 +155,7 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
         if (STAGES == 1) {
             cp_async_wait(0); /* this thread's part of V has landed ... */
             __syncthreads();  /* ... and everybody's; and every warp has read K */
-            if (next < tiles.last) copy_kv(k_next, k, p.k_stride, p, seq, batch, next * BLOCK_N, keys);
+            if (next < tiles.last) copy_kv(k_next, k, p.k_stride, p, seq, head, rows, keys, next_key);
             cp_async_commit();
         }
 
@@ -174,42 +165,52 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
                     UNROLL for (int i = 0; i < 4; i++) s[t][j][i] = soft_cap(p, s[t][j][i]);
 
         /* Keys that a row does not see must weigh nothing in it; tiles that all rows see whole need no look. */
-        const Interval here = tile_keys(tile, keys);
-        const Visible visible = tile_visible(p, batch, head, first_row, last_row, here);
-        if (first_key < common.first || first_key + BLOCK_N > common.last || visible != VISIBLE_ALL)
+        if (first_key < common.first || first_key + BLOCK_N > common.last || p.block_mask)
             UNROLL for (int t = 0; t < ROW_TILES; t++)
                 UNROLL for (int half = 0; half < 2; half++) {
-                    const int m = first_m + warp_row + lane / 4 + 16 * t + 8 * half, row = m / group;
-                    const Interval seen = row_keys(p, seq, row);
-                    UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
-                        UNROLL for (int c = 0; c < 2; c++) {
-                            const int key = first_key + 8 * j + 2 * (lane % 4) + c;
-                            if (m >= rows_m || key < seen.first || key >= seen.last ||
-                                (visible == VISIBLE_SOME && !block_visible(p, batch, head, row, key)))
-                                s[t][j][2 * half + c] = -INFINITY;
-                        }
+                    const int m = first_m + warp_row + lane / 4 + 16 * t + 8 * half;
+                    unsigned visible = 0; /* a bit for each of 32 keys, from this lane's first on */
+                    UNROLL for (int j = 0; j < BLOCK_N / 8; j++) {
+                        if (j % 4 == 0 && m < rows_m)
+                            visible = visible_keys(p, seq, head, query_row(m, group), first_key + 8 * j) >> 2 * (lane % 4);
+                        UNROLL for (int c = 0; c < 2; c++)
+                            if (!(visible >> (8 * (j % 4) + c) & 1)) s[t][j][2 * half + c] = -INFINITY;
+                    }
                 }
 
-        /* P = exp(scale * (S - m)), in place; l and o follow the new m */
+        /* P = exp(scale * (S - m)), in place.  Any m will do that keeps P in range: m follows the largest score of its
+         * row, and l and o follow m, only where that has grown by a factor of more than 2^8. */
+        float tile_max[ROW_TILES][2];
+        int grown = 0;
         UNROLL for (int t = 0; t < ROW_TILES; t++)
             UNROLL for (int half = 0; half < 2; half++) {
-                float new_max = row_max[t][half];
+                float largest = -INFINITY; /* of this lane's columns */
                 UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
-                    new_max = fmaxf(new_max, fmaxf(s[t][j][2 * half], s[t][j][2 * half + 1]));
-                new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 1)); /* the row's other three lanes */
-                new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 2));
-                const float finite_max = new_max == -INFINITY ? 0 : new_max; /* -inf - -inf would be NaN */
-                const float rescale = exp2_approx((row_max[t][half] - finite_max) * p.scale_log2);
-                row_max[t][half] = new_max;
-                row_sum[t][half] *= rescale; /* of this lane's columns; the four lanes are added up at the end */
-                UNROLL for (int n = 0; n < CHUNKS; n++)
-                    o[t][n][2 * half] *= rescale, o[t][n][2 * half + 1] *= rescale;
+                    largest = fmaxf(largest, fmaxf(s[t][j][2 * half], s[t][j][2 * half + 1]));
+                tile_max[t][half] = largest;
+                grown |= (largest - row_max[t][half]) * p.scale_log2 > 8;
+            }
+        if (__any_sync(FULL_WARP, grown))
+            UNROLL for (int t = 0; t < ROW_TILES; t++)
+                UNROLL for (int half = 0; half < 2; half++) {
+                    float new_max = tile_max[t][half];
+                    new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 1)); /* the row's other three lanes */
+                    new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 2));
+                    if ((new_max - row_max[t][half]) * p.scale_log2 > 8) {
+                        const float rescale = exp2_approx((row_max[t][half] - new_max) * p.scale_log2);
+                        row_max[t][half] = new_max;
+                        row_sum[t][half] *= rescale; /* of this lane's columns; the four lanes are added up at the end */
+                        UNROLL for (int n = 0; n < CHUNKS; n++)
+                            o[t][n][2 * half] *= rescale, o[t][n][2 * half + 1] *= rescale;
+                    }
+                }
+        UNROLL for (int t = 0; t < ROW_TILES; t++)
+            UNROLL for (int half = 0; half < 2; half++)
                 UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
                     UNROLL for (int c = 0; c < 2; c++) {
-                        s[t][j][2 * half + c] = exp2_approx((s[t][j][2 * half + c] - finite_max) * p.scale_log2);
+                        s[t][j][2 * half + c] = exp2_approx((s[t][j][2 * half + c] - row_max[t][half]) * p.scale_log2);
                         row_sum[t][half] += s[t][j][2 * half + c];
                     }
-            }
 
         /* O += P V: 16 keys a step; two accumulator pieces of S, side by side, are the A operand as they are */
         UNROLL for (int step = 0; step < BLOCK_N / 16; step++) {
@@ -235,18 +236,17 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
     cp_async_wait(0);
     __syncthreads(); /* Q has landed and all warps have read it */
     element_t *out = p.o + batch * p.o_stride.batch + head * p.o_stride.head + seq.q_row * p.o_stride.row;
-    const int64_t lse_row = batch * p.lse_stride.batch + head * p.lse_stride.head + seq.q_row;
+    const int64_t lse_row = batch * p.lse_stride.batch + head * p.lse_stride.head + seq.q_row; /* of row 0 */
     UNROLL for (int t = 0; t < ROW_TILES; t++)
         UNROLL for (int half = 0; half < 2; half++) {
             float sum = row_sum[t][half], row_lse;
             sum += __shfl_xor_sync(FULL_WARP, sum, 1);
             sum += __shfl_xor_sync(FULL_WARP, sum, 2);
             const int tile_row = warp_row + lane / 4 + 16 * t + 8 * half, m = first_m + tile_row;
-            const int h = m % group, row = m / group;
-            const float sink = p.sinks && splits == 1 && m < rows_m ? p.sinks[head + h] : -INFINITY;
+            const float sink = p.sinks && splits == 1 && m < rows_m ? p.sinks[head + m % group] : -INFINITY;
             const float factor = finish_row(row_max[t][half] * p.scale, sum, sink, &row_lse);
-            const int64_t at = lse_row + h * p.lse_stride.head + row;
-            float *part = partial_o(&p, split, at); /* [D] */
+            const int64_t at = lse_row + row_offset(p.lse_stride, m, group);
+            float *part = partial_o(p, split, at); /* [D] */
             UNROLL for (int n = 0; n < CHUNKS; n++) {
                 const float x = o[t][n][2 * half] * factor, y = o[t][n][2 * half + 1] * factor;
                 if (splits == 1)
@@ -254,16 +254,29 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
                 else if (m < rows_m && 8 * n < p.head_dim)
                     part[8 * n + 2 * (lane % 4)] = x, part[8 * n + 2 * (lane % 4) + 1] = y;
             }
-            if (m < rows_m && lane % 4 == 0) *(splits == 1 ? p.lse + at : partial_lse(&p, split, at)) = row_lse;
+            if (m < rows_m && lane % 4 == 0) *(splits == 1 ? p.lse + at : partial_lse(p, split, at)) = row_lse;
         }
     if (splits > 1) return;
     __syncwarp(); /* the rows are complete */
     for (int i = lane; i < 16 * ROW_TILES * CHUNKS; i += WARP_SIZE) {
         const int tile_row = warp_row + i / CHUNKS, chunk = i % CHUNKS, m = first_m + tile_row;
         if (m < rows_m && 8 * chunk < p.head_dim)
-            STORE16(out + m % group * p.o_stride.head + m / group * p.o_stride.row + 8 * chunk,
+            STORE16(out + row_offset(p.o_stride, m, group) + 8 * chunk,
                     LOAD16(q_smem + swizzle(tile_row, chunk)));
     }
+}
+
+/* The kernel twice.  Where nothing is to be looked up for each key, the compiler is told so: what those paths would need
+ * it would keep in registers, taken or not. */
+__global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
+{
+    AttentionParams plain = p;
+    plain.block_table = NULL, plain.block_mask = NULL, plain.softcap = 0;
+    attend(plain);
+}
+__global__ void __launch_bounds__(THREADS) flash_fwd_lookup(const AttentionParams p)
+{
+    attend(p);
 }
 
 /* Split-KV: O = sum of w O_part, w = exp(LSE_part - LSE), a warp for each row.  An empty part (LSE = -inf) weighs 0. */
@@ -275,14 +288,14 @@ __global__ void combine(const AttentionParams p)
     const int64_t batch = p.cu_seqlens_q ? 0 : at / p.lse_stride.batch, rest = at - batch * p.lse_stride.batch;
     const int64_t head = rest / p.lse_stride.head, row = rest % p.lse_stride.head;
     float max = p.sinks ? p.sinks[head] : -INFINITY, sum = 0, weighted[CHUNKS * 8 / WARP_SIZE] = {0};
-    for (int split = 0; split < p.num_splits; split++) max = fmaxf(max, *partial_lse(&p, split, at));
+    for (int split = 0; split < p.num_splits; split++) max = fmaxf(max, *partial_lse(p, split, at));
     const float finite_max = max == -INFINITY ? 0 : max; /* -inf - -inf would be NaN */
     for (int split = 0; split < p.num_splits; split++) {
-        const float weight = expf(*partial_lse(&p, split, at) - finite_max);
+        const float weight = expf(*partial_lse(p, split, at) - finite_max);
         sum += weight;
         UNROLL for (int i = 0; i < CHUNKS * 8 / WARP_SIZE; i++) {
             const int d = i * WARP_SIZE + lane;
-            if (d < p.head_dim) weighted[i] += weight * partial_o(&p, split, at)[d];
+            if (d < p.head_dim) weighted[i] += weight * partial_o(p, split, at)[d];
         }
     }
     if (p.sinks) sum += expf(p.sinks[head] - finite_max);
@@ -307,8 +320,8 @@ static int choose_splits(const AttentionParams *p)
 
 static int64_t workspace(const AttentionParams *p) /* bytes of the partial results */
 {
-    const int64_t splits = choose_splits(p);
-    return splits == 1 ? 0 : splits * lse_rows(p) * (p->head_dim + 1) * (int64_t)sizeof(float);
+    const int64_t splits = choose_splits(p), part = lse_rows(p) * (p->head_dim + 1) * (int64_t)sizeof(float);
+    return splits == 1 ? 0 : splits > INT64_MAX / part ? INT64_MAX : splits * part;
 }
 
 static void launch(const AttentionParams *p)
@@ -317,8 +330,12 @@ static void launch(const AttentionParams *p)
     const int group = heads_together(p);
     const int64_t row_blocks = ((int64_t)p->seq_q * group + BLOCK_M - 1) / BLOCK_M;
     const int64_t smem_bytes = (2 * STAGES * TILE + BLOCK_M * HEAD_DIM) * (int64_t)sizeof(element_t);
+    const int64_t blocks = row_blocks * choose_splits(p) * (p->heads / group) * p->batch;
     split.num_splits = choose_splits(p);
-    LAUNCH(flash_fwd, row_blocks * split.num_splits * (p->heads / group) * p->batch, THREADS, smem_bytes, split);
+    if (p->block_table || p->block_mask || p->softcap > 0)
+        LAUNCH(flash_fwd_lookup, blocks, THREADS, smem_bytes, split);
+    else
+        LAUNCH(flash_fwd, blocks, THREADS, smem_bytes, split);
     if (split.num_splits > 1) LAUNCH(combine, (lse_rows(p) + WARPS - 1) / WARPS, THREADS, 0, split);
 }
 

@@ -2,25 +2,32 @@
  * kernel calls them and knows nothing else of masks, sequences and pages.
  *
  * A mask is an interval of keys for each row, [first, last), never a matrix.  Both ends rise with the row, so that the
- * first and the last row of a block bound what the whole block sees. */
+ * first and the last row of a block bound what the whole block sees.  A block mask takes keys out of the interval. */
 #ifndef VARIANTS_H
 #define VARIANTS_H
 
 #include "../common/attention.h"
 
 typedef struct Interval {
-    int first, last; /* keys first .. last - 1; empty if last <= first */
+    int first, last; /* first .. last - 1; empty if last <= first */
 } Interval;
 
+static __host__ __device__ inline int clamp(int64_t x, int low, int high)
+{
+    return x < low ? low : x > high ? high : (int)x;
+}
+
+/* ---- interval: which keys ---- */
+
 typedef struct Sequence {
-    int len_q, len_kv;
+    int batch, len_q, len_kv;
     int64_t q_row, kv_row; /* where it starts in packed arrays; 0 in dense ones */
 } Sequence;
 
 /* Varlen and dense caches: the lengths of one batch entry, and its place in packed arrays. */
 static __device__ inline Sequence sequence(const AttentionParams p, int batch)
 {
-    Sequence s = {p.seq_q, p.seq_kv, 0, 0};
+    Sequence s = {batch, p.seq_q, p.seq_kv, 0, 0};
     if (p.cu_seqlens_q) {
         s.q_row = p.cu_seqlens_q[batch];
         s.len_q = (int)(p.cu_seqlens_q[batch + 1] - s.q_row);
@@ -33,34 +40,67 @@ static __device__ inline Sequence sequence(const AttentionParams p, int batch)
     return s;
 }
 
-/* GQA and MQA: consecutive query heads share a KV head.  MHA: each has its own. */
-static __device__ inline int group_size(const AttentionParams p)
-{
-    return p.heads / p.kv_heads;
-}
-
-/* Heads whose rows share a block: the whole group, unless each head has a block mask of its own. */
-static __host__ __device__ inline int heads_together(const AttentionParams *p)
-{
-    return p->mask_head ? 1 : p->heads / p->kv_heads;
-}
-
-static __device__ inline int clamp(int64_t x, int low, int high)
-{
-    return x < low ? low : x > high ? high : (int)x;
-}
-
 /* Causal, window, block-causal: the keys that a query row sees.  Aligned to the bottom right: the last row is across
  * from the last key, row i from key c = i + len_kv - len_q, which is negative for a row before the first key. */
 static __device__ inline Interval row_keys(const AttentionParams p, const Sequence s, int row)
 {
-    const int64_t c = (int64_t)row + s.len_kv - s.len_q;
+    const int c = row + s.len_kv - s.len_q;
     Interval keys = {0, s.len_kv};
-    if (p.window_left >= 0) keys.first = clamp(c - p.window_left, 0, s.len_kv);
-    if (p.window_right >= 0) keys.last = clamp(c + p.window_right + 1, 0, s.len_kv);
+    if (p.window_left >= 0 && p.window_left < c) keys.first = c - p.window_left;
+    if (p.window_right >= 0 && p.window_right < s.len_kv - 1 - c) keys.last = c + p.window_right + 1;
     if (p.block_causal > 0) /* c / n blocks before c's own, and that one whole */
-        keys.last = clamp(c < 0 ? 0 : (c / p.block_causal + 1) * p.block_causal, 0, keys.last);
+        keys.last = clamp(c < 0 ? 0 : ((int64_t)(c / p.block_causal) + 1) * p.block_causal, 0, keys.last);
+    if (keys.last < 0) keys.last = 0;
     return keys;
+}
+
+/* Block-sparse: is a row's block to compute a key's?  Entry of the mask [.., ceil(seq_q / n), ceil(seq_kv / n)]. */
+static __device__ inline int block_visible(const AttentionParams p, int batch, int head, int row, int key)
+{
+    return p.block_mask[batch * p.mask_batch + head * p.mask_head + row / p.mask_block * p.mask_row +
+                        key / p.mask_block];
+}
+
+/* The same for any of the rows [rows.first, rows.last): a key that none of them sees need not be there. */
+static __device__ inline int any_row_sees(const AttentionParams p, int batch, int head, Interval rows, int key)
+{
+    int seen = !p.block_mask;
+    for (int row = rows.first; row < rows.last && !seen; row = (row / p.mask_block + 1) * p.mask_block)
+        seen = block_visible(p, batch, head, row, key);
+    return seen;
+}
+
+/* All of it, as bits: which of the 32 keys from first_key on the row sees. */
+static __device__ inline unsigned keys_below(int n)
+{
+    return n <= 0 ? 0 : n >= 32 ? ~0u : (1u << n) - 1;
+}
+static __device__ inline unsigned visible_keys(const AttentionParams p, const Sequence s, int head, int row,
+                                               int first_key)
+{
+    const Interval keys = row_keys(p, s, row);
+    unsigned visible = keys_below(keys.last - first_key) & ~keys_below(keys.first - first_key);
+    if (p.block_mask)
+        for (int key = first_key, next; key < first_key + 32 && key < keys.last; key = next) {
+            next = (key / p.mask_block + 1) * p.mask_block;
+            if (!block_visible(p, s.batch, head, row, key))
+                visible &= keys_below(key - first_key) | ~keys_below(next - first_key);
+        }
+    return visible;
+}
+
+/* The first tile of [tile, last) of which the rows see anything, or last. */
+static __device__ inline int next_tile(const AttentionParams p, int batch, int head, Interval rows, Interval keys,
+                                       int tile, int last)
+{
+    if (!p.block_mask) return tile;
+    for (; tile < last; tile++) {
+        const int end = clamp((int64_t)(tile + 1) * BLOCK_N, 0, keys.last);
+        int key = clamp((int64_t)tile * BLOCK_N, keys.first, keys.last);
+        for (; key < end; key = (key / p.mask_block + 1) * p.mask_block)
+            if (any_row_sees(p, batch, head, rows, key)) return tile;
+    }
+    return last;
 }
 
 /* Split-KV: part number `split` of the tiles [first, last); the parts differ by at most one tile and may be empty.  It
@@ -73,32 +113,30 @@ static __device__ inline Interval split_range(Interval tiles, int split, int spl
     return part;
 }
 
-/* Block-sparse: entry of the block mask [.., ceil(seq_q / n), ceil(seq_kv / n)] for a row and a key. */
-static __device__ inline int block_visible(const AttentionParams p, int batch, int head, int row, int key)
+/* ---- address: where they live ---- */
+
+/* GQA and MQA: consecutive query heads share a KV head, and the rows of a block, unless each head has a block mask of
+ * its own.  MHA: a group of one. */
+static __host__ __device__ inline int heads_together(const AttentionParams *p)
 {
-    return !p.block_mask || p.block_mask[batch * p.mask_batch + head * p.mask_head +
-                                         row / p.mask_block * p.mask_row + key / p.mask_block];
+    return p->mask_head ? 1 : p->heads / p->kv_heads;
 }
 
-/* How many of the block mask's entries for rows [first_row, last_row] and these keys are set: none, some or all. */
-typedef enum Visible { VISIBLE_NONE, VISIBLE_SOME, VISIBLE_ALL } Visible;
-static __device__ inline Visible tile_visible(const AttentionParams p, int batch, int head, int first_row, int last_row,
-                                              Interval keys)
+/* Row m of the group's heads is query row m / group of head m % group.  Its offset, in elements. */
+static __device__ inline int query_row(int m, int group)
 {
-    int set = 0, entries = 0;
-    if (!p.block_mask) return VISIBLE_ALL;
-    for (int row = first_row / p.mask_block; row <= last_row / p.mask_block; row++)
-        for (int key = keys.first / p.mask_block; key <= (keys.last - 1) / p.mask_block; key++, entries++)
-            set += block_visible(p, batch, head, row * p.mask_block, key * p.mask_block);
-    return set == 0 ? VISIBLE_NONE : set == entries ? VISIBLE_ALL : VISIBLE_SOME;
+    return group == 1 ? m : m / group; /* a division is dear where none is needed */
+}
+static __device__ inline int64_t row_offset(Strides stride, int m, int group)
+{
+    return group == 1 ? m * stride.row : m / group * stride.row + m % group * stride.head;
 }
 
 /* Paged: offset of a key's row in the pool, through the block table; and in a dense or packed array.  In elements. */
-static __device__ inline int64_t kv_row(const AttentionParams p, const Sequence s, const Strides stride, int batch,
-                                        int key)
+static __device__ inline int64_t kv_row(const AttentionParams p, const Sequence s, const Strides stride, int key)
 {
-    if (!p.block_table) return batch * stride.batch + (s.kv_row + key) * stride.row;
-    const int page = p.block_table[(int64_t)batch * p.max_pages + key / p.page_size];
+    if (!p.block_table) return s.batch * stride.batch + (s.kv_row + key) * stride.row;
+    const int page = p.block_table[(int64_t)s.batch * p.max_pages + key / p.page_size];
     return page * stride.batch + key % p.page_size * stride.row;
 }
 
@@ -107,26 +145,28 @@ static __host__ __device__ inline int64_t lse_rows(const AttentionParams *p)
 {
     return p->cu_seqlens_q ? p->heads * p->lse_stride.head : p->batch * p->lse_stride.batch;
 }
-static __device__ inline float *partial_o(const AttentionParams *p, int split, int64_t at)
+static __device__ inline float *partial_o(const AttentionParams p, int split, int64_t at)
 {
-    return (float *)p->workspace + (split * lse_rows(p) + at) * p->head_dim;
+    return (float *)p.workspace + (split * lse_rows(&p) + at) * p.head_dim;
 }
-static __device__ inline float *partial_lse(const AttentionParams *p, int split, int64_t at)
+static __device__ inline float *partial_lse(const AttentionParams p, int split, int64_t at)
 {
-    return (float *)p->workspace + p->num_splits * lse_rows(p) * p->head_dim + split * lse_rows(p) + at;
+    return (float *)p.workspace + p.num_splits * lse_rows(&p) * p.head_dim + split * lse_rows(&p) + at;
 }
+
+/* ---- scores and epilogue ---- */
 
 /* Softcap: cap * tanh(scaled score / cap), as an unscaled score again. */
 static __device__ inline float soft_cap(const AttentionParams p, float s)
 {
-    return p.softcap > 0 ? p.softcap / p.scale * tanhf(s * (p.scale / p.softcap)) : s;
+    return p.softcap / p.scale * tanhf(s * (p.scale / p.softcap));
 }
 
 /* Sink: one more logit in the denominator.  The larger of the two is the new reference point, or exp overflows.
  * In: row_max (of scaled scores) and row_sum; out: what O is multiplied with, and LSE.  O without a key is 0. */
 static __device__ inline float finish_row(float max_scaled, float row_sum, float sink, float *lse)
 {
-    const float max = fmaxf(max_scaled, sink);
+    const float max = row_sum == 0 ? sink : fmaxf(max_scaled, sink);
     const float finite_max = max == -INFINITY ? 0 : max; /* -inf - -inf would be NaN */
     const float own = expf(max_scaled - finite_max), sum = row_sum * own + expf(sink - finite_max);
     *lse = sum == 0 ? -INFINITY : finite_max + logf(sum);

@@ -66,6 +66,7 @@ void *simt_shared(void) __attribute__((const));
 SIMT_MEETING void simt_syncthreads(void);
 SIMT_MEETING void simt_syncwarp(unsigned mask);
 SIMT_MEETING unsigned simt_shfl(unsigned mask, unsigned value, int source);
+SIMT_MEETING int simt_any(unsigned mask, int predicate);
 #define __syncthreads() simt_syncthreads()
 #define __syncwarp(...) simt_syncwarp((unsigned)(__VA_ARGS__ + 0)) /* no mask: 0, which the executor takes as all */
 
@@ -83,6 +84,7 @@ static __device__ inline float simt_float(unsigned bits)
 }
 #define simt_lane() ((int)(threadIdx.x % WARP_SIZE))
 #define __shfl_sync(mask, value, source) simt_float(simt_shfl((mask), simt_bits(value), (source) & (WARP_SIZE - 1)))
+#define __any_sync(mask, predicate) simt_any((mask), (predicate))
 #define __shfl_xor_sync(mask, value, lanes) simt_float(simt_shfl((mask), simt_bits(value), simt_lane() ^ (lanes)))
 
 /* A vector type, not a struct: a 16-byte access stays one, where a struct may be copied in pieces.  clang takes even a

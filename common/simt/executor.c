@@ -53,7 +53,7 @@ void *simt_shared(void)
 
 static const char *meeting_name(Meeting meeting)
 {
-    static const char *names[] = {"runs", "__syncthreads", "__syncwarp", "__shfl_sync", "ldmatrix", "mma"};
+    static const char *names[] = {"runs", "__syncthreads", "__syncwarp", "__shfl_sync", "__any_sync", "ldmatrix", "mma"};
     return names[meeting];
 }
 
@@ -211,6 +211,19 @@ unsigned simt_shfl(unsigned mask, unsigned value, int source)
         simt_release(mask);
     }
     return self->words[0];
+}
+
+int simt_any(unsigned mask, int predicate)
+{
+    Thread *self = simt_this_thread(), *lanes = &simt_worker->thread[simt_worker->warp * LANES];
+    self->words[0] = predicate != 0;
+    if (simt_meet(MEET_ANY, mask, __builtin_return_address(0))) {
+        unsigned any = 0;
+        for (unsigned rest = mask; rest; rest &= rest - 1) any |= lanes[__builtin_ctz(rest)].words[0];
+        for (unsigned rest = mask; rest; rest &= rest - 1) lanes[__builtin_ctz(rest)].words[0] = any;
+        simt_release(mask);
+    }
+    return (int)self->words[0];
 }
 
 void simt_syncthreads(void)

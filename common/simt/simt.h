@@ -17,7 +17,7 @@ enum { LANES = 32, MAX_WARPS = 32, MAX_THREADS = LANES * MAX_WARPS };
 enum { SHARED_LIMIT = 227 * 1024 }; /* bytes a block may ask for: the limit of compute capability 9.0 */
 enum { SHARED_GUARD = 64 * 1024 };  /* on either side of shared memory: an index that runs out of it lands here */
 
-typedef enum Meeting { MEET_NONE, MEET_SYNCTHREADS, MEET_SYNCWARP, MEET_SHFL, MEET_LDMATRIX, MEET_MMA } Meeting;
+typedef enum Meeting { MEET_NONE, MEET_SYNCTHREADS, MEET_SYNCWARP, MEET_SHFL, MEET_ANY, MEET_LDMATRIX, MEET_MMA } Meeting;
 typedef enum Access { ACCESS_LOAD, ACCESS_STORE, ACCESS_LDMATRIX, ACCESS_ASYNC_LOAD, ACCESS_ASYNC_STORE } Access;
 
 typedef struct AsyncCopy { /* a cp.async that has not landed */
