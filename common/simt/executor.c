@@ -146,6 +146,8 @@ int simt_meet(Meeting meeting, unsigned mask, void *pc)
                      report_thread(), meeting_name(meeting), mask);
         simt_stop_block();
     }
+    if (meeting == MEET_SHFL || meeting == MEET_MMA)
+        simt_trace(meeting == MEET_MMA ? "mma" : "shuffle", pc, NULL, NULL, 1);
     self->waits_in = meeting;
     self->mask = mask;
     self->pc = pc;
@@ -219,6 +221,7 @@ void simt_syncthreads(void)
     Warp *warp = &w->warp_state[w->warp];
     Thread *self = simt_this_thread();
     const unsigned bit = 1u << w->lane;
+    simt_trace("barrier", NULL, NULL, NULL, 1);
     self->waits_in = MEET_SYNCTHREADS;
     self->pc = __builtin_return_address(0);
     warp->runnable &= ~bit;
