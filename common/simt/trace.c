@@ -47,11 +47,11 @@ void backend_trace_print(FILE *out)
 {
     for (int i = 0; i < event_count; i++) {
         const Event *e = &events[i];
-        char from[32] = "", to[32] = "", text[49] = "";
+        char from[32] = "", to[32] = "", text[45] = "";
         if (e->array) snprintf(from, sizeof from, "%s + %lld", e->array, (long long)e->offset);
         if (e->shared >= 0) snprintf(to, sizeof to, "shared + %lld", (long long)e->shared);
         if (e->pc) profile_source_text(e->pc, text, sizeof text);
-        fprintf(out, "trace    %-8s %4lld%s", e->what, (long long)e->count, e->pc ? "" : "\n");
-        if (e->pc) fprintf(out, "  %-10s  %-14s  %s\n", from, to, text);
+        fprintf(out, "trace    %-8s %6lld%s", e->what, (long long)e->count, e->pc ? "" : "\n");
+        if (e->pc) fprintf(out, "  %-12s  %-14s  %s\n", from, to, text);
     }
 }
