@@ -39,7 +39,7 @@ def trace(runner, step, *arguments, **settings):
     """[(what, count, place in global memory, place in shared memory)] of a run; "": none."""
     done = runner.run(step, "--trace", *arguments, **settings)
     assert done.returncode == 0, done.stdout + done.stderr
-    return [(line[9:17].strip(), int(line[17:24]), line[26:38].strip(), line[40:54].strip())
+    return [(line[9:18].strip(), int(line[18:24]), line[26:38].strip(), line[40:54].strip())
             for line in done.stdout.splitlines() if line.startswith("trace ")]
 
 
@@ -69,6 +69,16 @@ def test_the_order_of_a_pipeline(stages, tiles, runner):
     assert started == 0 and not landed
     assert sorted(filled) == sorted(f"{x} + {8192 * i}" for x in "kv" for i in range(tiles))
     assert sum(what == "barrier" for what, *_ in events) == tiles * (2 if stages == 1 else 1)
+
+
+@pytest.mark.skipif(BACKEND != "cpu", reason="the executor is the CPU backend")
+@pytest.mark.parametrize("step, arguments, kernels", [
+    ("step01_naive", [], [("scores", 256), ("softmax", 64), ("output", 128)]),
+    ("step06_variants", ["--splits", "2"], [("flash_fwd", 8), ("combine", 64)])])
+def test_a_trace_names_the_kernels(step, arguments, kernels, runner):
+    """Each with its number of blocks."""
+    events = trace(runner, step, *arguments)
+    assert [event[:2] for event in events if event[0] in dict(kernels)] == kernels and events[0][:2] == kernels[0]
 
 
 @pytest.mark.skipif(BACKEND != "cpu", reason="the executor is the CPU backend")

@@ -288,6 +288,7 @@ static void run_block(Worker *w)
     w->returned = w->in_block = w->warp = w->lane = 0;
     memset(w->shared, 0xff, (size_t)w->launch->shared_bytes); /* NaN: what was not written is not a value */
     if (w->observer) observer_block_begin(w);
+    simt_trace(w->launch->kernel_name, NULL, NULL, NULL, w->launch->blocks);
     fibre_switch(&w->scheduler, next_fibre(w));
     if (w->observer) observer_block_end(w);
 }

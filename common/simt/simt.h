@@ -137,7 +137,7 @@ void profile_source_text(const void *pc, char *text, size_t size); /* the source
 
 /* ---- trace.c ---- */
 extern int simt_tracing;
-/* The running thread does something; pc: NULL where it is a commit, a wait or a barrier. */
+/* The running thread does something; pc: NULL where it is no access but a commit, a wait or a barrier. */
 void simt_trace(const char *what, const void *pc, const void *global, const void *shared, int64_t count);
 
 /* ---- banks.c: addresses of the lanes in mask, size bytes each ---- */

@@ -7,7 +7,7 @@
 
 typedef struct Event {
     const char *what;  /* a string constant, compared by its address */
-    const void *pc;    /* NULL: not an access; nothing moves across it */
+    const void *pc;    /* NULL: no access but a commit, a wait, a barrier, the start of a kernel */
     const char *array; /* in global memory; NULL: none */
     int64_t offset, shared, count; /* of the first access: byte in array, byte in shared memory (-1: none) */
 } Event;
@@ -51,7 +51,7 @@ void backend_trace_print(FILE *out)
         if (e->array) snprintf(from, sizeof from, "%s + %lld", e->array, (long long)e->offset);
         if (e->shared >= 0) snprintf(to, sizeof to, "shared + %lld", (long long)e->shared);
         if (e->pc) profile_source_text(e->pc, text, sizeof text);
-        fprintf(out, "trace    %-8s %6lld%s", e->what, (long long)e->count, e->pc ? "" : "\n");
+        fprintf(out, "trace    %-9s %5lld%s", e->what, (long long)e->count, e->pc ? "" : "\n");
         if (e->pc) fprintf(out, "  %-12s  %-14s  %s\n", from, to, text);
     }
 }
