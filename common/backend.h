@@ -46,6 +46,8 @@ Counters backend_counters(void);
 void backend_counters_reset(void);
 void backend_profile(FILE *out, int cost_first);          /* the counts by source line, in file order or dearest first */
 void backend_profile_json(FILE *out);                     /* the same as a JSON array */
+void backend_trace(int on);                               /* before a launch: remember what one thread does, in order */
+void backend_trace_print(FILE *out);                      /* what was remembered */
 
 /* Median time in milliseconds of `runs` launches after a warm-up, each with the L2 cache flushed before it if
  * flush_l2.  GPU only: the CPU executor never prints a speed and returns -1. */

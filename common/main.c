@@ -283,6 +283,7 @@ int run_step(int argc, char **argv, const Step *step)
         read_previous(&run, "--previous-lse", options->previous_lse, &run.previous_lse, NPY_F32, dims - 1, lse_shape);
     backend_init(!options->no_observe);
     backend_observe_blocks(options->observe_blocks);
+    backend_trace(options->trace);
     run.info = backend_info();
     if (options->bench && !run.info.is_gpu)
         refuse(step, "--bench: the CPU executor counts and checks, it never prints a speed; build with BACKEND=cuda");
@@ -294,6 +295,7 @@ int run_step(int argc, char **argv, const Step *step)
     backend_counters_reset();
     launch(&run);
     backend_synchronize();
+    if (options->trace) backend_trace_print(stdout);
     run.counters = backend_counters();
     if (run.counters.errors) { /* each was printed where it was found */
         printf("FAIL     the executor found %lld errors in the kernel\n", (long long)run.counters.errors);

@@ -59,6 +59,7 @@ static const OptionRow rows[] = {
     {FLAG, "--no-observe", "", AT(no_observe), "CPU: do not count and check memory accesses; faster"},
     {FLAG, "--profile", "", AT(profile), "CPU: print what each source line costs"},
     {FLAG, "--by-cost", "", AT(by_cost), "--profile: the dearest line first, not in file order"},
+    {FLAG, "--trace", "", AT(trace), "CPU: print what thread 0 of block 0 does, in order"},
     {COUNT, "--observe-blocks", "N", AT(observe_blocks), "CPU: watch N blocks of each kernel, evenly spread, not all"},
     {COUNT, "--bench", "N", AT(bench), "GPU: time N launches once the result is right"},
     {FLAG, "--no-flush", "", AT(no_flush), "--bench: leave the L2 cache warm between launches"},
@@ -310,6 +311,8 @@ static void check_together(const Step *step, const Options *options, const int g
         refuse(step, "--observe-blocks says what to observe, --no-observe forbids it; leave one out");
     if (options->profile && options->no_observe)
         refuse(step, "--profile prints what the observer counted; leave --no-observe out");
+    if (options->trace && options->no_observe)
+        refuse(step, "--trace prints what the observer saw; leave --no-observe out");
     if (options->no_flush && !options->bench)
         refuse(step, "--no-flush without --bench: it says how to time; add --bench N");
     if (options->no_check && (options->previous_out || options->previous_lse))

@@ -12,7 +12,7 @@ typedef struct Options {
     double scale;          /* NAN: not given, 1 / sqrt(D) */
     const char *out, *lse, *json, *row;
     const char *previous_out, *previous_lse; /* files that the step before wrote */
-    int no_check, no_observe, no_flush, profile, by_cost, observe_blocks;
+    int no_check, no_observe, no_flush, profile, by_cost, trace, observe_blocks;
     int bench; /* timed launches; 0: none */
 
     /* Variants.  Step 06 alone takes what stands from here on. */

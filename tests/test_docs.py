@@ -10,14 +10,14 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BACKEND, CC, ROOT, STEPS, binary, make
+from conftest import BACKEND, CC, DEFAULTS, ROOT, STEPS, binary, make
 
 HEADINGS = ["Change", "Why", "Picture", "Run", "Look at", "Result", "Still slow because", "Try"]
 CHAPTERS = sorted(ROOT.glob("step*/README.md"))
 SKIPPED = {"build", ".venv", ".git", ".pytest_cache", ".hypothesis"}
 PAGES = sorted(p for p in ROOT.rglob("*.md") if not SKIPPED & set(p.relative_to(ROOT).parts))
 QUOTING = [p for p in PAGES if ".zh-CN" not in p.name]  # test_translations.py compares the Chinese pages with these
-PRINTER = ("build/layout ", "make -s layouts-", "make -s probe")  # commands of the layout printer, run by a shell
+PRINTER = ("build/layout ", "make -s ")  # run by a shell: the layout printer, and what is piped through grep
 COUNTED = ("global ", "shared ", "warps ")  # lines that do not depend on the machine
 
 named = dict(ids=lambda p: str(p.relative_to(ROOT)) if hasattr(p, "relative_to") else None)
@@ -119,6 +119,8 @@ def output(command):
         return "".join(line for line in printed if not line.startswith("nvcc is here"))
     if command.startswith(PRINTER):
         make("build/layout", f"build/{BACKEND}/test_probe")
+        words = [w.split("=", 1) for w in words if re.match("(%s)=" % "|".join(DEFAULTS), w)]
+        binary(STEPS[0], **{k: v if k == "DTYPE" else int(v) for k, v in words})  # not two workers at a time
         environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
         printed = subprocess.run(command, shell=True, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
                                  env={**environment, "CC": CC, "BACKEND": BACKEND}).stdout.splitlines(keepends=True)

@@ -118,6 +118,16 @@ void backend_profile_json(FILE *out)
     fprintf(out, "null");
 }
 
+void backend_trace(int on)
+{
+    (void)on;
+}
+
+void backend_trace_print(FILE *out)
+{
+    fprintf(out, "no trace on a GPU: build with BACKEND=cpu\n");
+}
+
 int cuda_launch_check(const char *name, const void *kernel, int64_t blocks, int threads, int64_t shared_bytes)
 {
     int limit = 0;

@@ -146,6 +146,8 @@ int simt_meet(Meeting meeting, unsigned mask, void *pc)
                      report_thread(), meeting_name(meeting), mask);
         simt_stop_block();
     }
+    if (meeting == MEET_SHFL || meeting == MEET_MMA)
+        simt_trace(meeting == MEET_MMA ? "mma" : "shuffle", pc, NULL, NULL, 1);
     self->waits_in = meeting;
     self->mask = mask;
     self->pc = pc;
@@ -232,6 +234,7 @@ void simt_syncthreads(void)
     Warp *warp = &w->warp_state[w->warp];
     Thread *self = simt_this_thread();
     const unsigned bit = 1u << w->lane;
+    simt_trace("barrier", NULL, NULL, NULL, 1);
     self->waits_in = MEET_SYNCTHREADS;
     self->pc = __builtin_return_address(0);
     warp->runnable &= ~bit;
@@ -298,6 +301,7 @@ static void run_block(Worker *w)
     w->returned = w->in_block = w->warp = w->lane = 0;
     memset(w->shared, 0xff, (size_t)w->launch->shared_bytes); /* NaN: what was not written is not a value */
     if (w->observer) observer_block_begin(w);
+    simt_trace(w->launch->kernel_name, NULL, NULL, NULL, w->launch->blocks);
     fibre_switch(&w->scheduler, next_fibre(w));
     if (w->observer) observer_block_end(w);
 }

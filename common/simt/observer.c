@@ -153,6 +153,9 @@ void observe(const void *pointer, int size, Access access, const void *pc)
     else return; /* a local array, or a table of constants */
     if (space == SPACE_GLOBAL) check_global(w, address, size, is_store, pc);
     else check_shared(w, address, size, access, pc);
+    if (simt_tracing && access <= ACCESS_LDMATRIX) /* a copy is traced where both its addresses are known */
+        simt_trace(access == ACCESS_LOAD ? "load" : access == ACCESS_STORE ? "store" : "ldmatrix", pc,
+                   space == SPACE_GLOBAL ? address : NULL, space == SPACE_SHARED ? address : NULL, 1);
 
     Site *site = find_site(w->observer, pc, space, access, size);
     if (site->executions[w->lane] == AHEAD) simt_park();

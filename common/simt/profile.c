@@ -108,7 +108,7 @@ static int collect_lines(Line *lines)
     return count;
 }
 
-static void source_text(const char *path, int number, char *text, size_t size)
+static void source_line(const char *path, int number, char *text, size_t size)
 {
     FILE *file = fopen(path, "r");
     char line[512] = "";
@@ -116,6 +116,13 @@ static void source_text(const char *path, int number, char *text, size_t size)
     if (file) fclose(file);
     line[strcspn(line, "\n")] = 0;
     snprintf(text, size, "%.*s", (int)size - 1, line + strspn(line, " "));
+}
+
+void profile_source_text(const void *pc, char *text, size_t size)
+{
+    int number;
+    const char *path = report_source(pc, &number);
+    if (path) source_line(path, number, text, size);
 }
 
 static void cell(FILE *out, int width, int64_t count)
@@ -139,7 +146,7 @@ void backend_profile(FILE *out, int cost_first)
         const Counters *c = &lines[i].counters;
         const int64_t requests = c->load_requests + c->store_requests, sectors = c->load_sectors + c->store_sectors;
         char text[80], bar[11] = "";
-        source_text(lines[i].path, lines[i].number, text, sizeof text);
+        source_line(lines[i].path, lines[i].number, text, sizeof text);
         memset(bar, '#', (size_t)((lines[i].cost * 10 + largest - 1) / largest));
         fprintf(out, "%5d", lines[i].number);
         cell(out, 9, requests);

@@ -6,11 +6,13 @@
  *   races.c     who wrote and who read each cell of memory last, and whether a barrier lies between
  *   banks.c     how many sectors and wavefronts a warp instruction costs
  *   profile.c   the counts by source line
+ *   trace.c     what one thread does, in order
  *   report.c    errors, and source lines of code addresses */
 #ifndef SIMT_H
 #define SIMT_H
 
 #include "fibre.h"
+#include <stddef.h>
 #include <stdint.h>
 
 enum { LANES = 32, MAX_WARPS = 32, MAX_THREADS = LANES * MAX_WARPS };
@@ -131,6 +133,12 @@ typedef struct SiteCounts {
     int64_t requests, bytes, sectors, wavefronts, excess;
 } SiteCounts;
 void profile_add(const SiteCounts *counts);
+void profile_source_text(const void *pc, char *text, size_t size); /* the source line of pc; unchanged if unknown */
+
+/* ---- trace.c ---- */
+extern int simt_tracing;
+/* The running thread does something; pc: NULL where it is no access but a commit, a wait or a barrier. */
+void simt_trace(const char *what, const void *pc, const void *global, const void *shared, int64_t count);
 
 /* ---- banks.c: addresses of the lanes in mask, size bytes each ---- */
 int global_sectors(const uint64_t address[LANES], unsigned mask, int size);

@@ -118,6 +118,7 @@ void simt_cp_async(void *shared, const void *global, int bytes)
         if (bytes) observe(global, 16, ACCESS_ASYNC_LOAD, pc);
         observe(shared, 16, ACCESS_ASYNC_STORE, pc);
     }
+    simt_trace("copy", pc, bytes ? global : NULL, shared, 1);
     if (self->copy_count == self->copy_room) {
         self->copy_room = self->copy_room ? 2 * self->copy_room : 16;
         self->copies = realloc(self->copies, (size_t)self->copy_room * sizeof *self->copies);
@@ -129,7 +130,8 @@ void simt_cp_async(void *shared, const void *global, int bytes)
 
 void simt_cp_async_commit(void)
 {
-    simt_this_thread()->copy_group++;
+    Thread *self = simt_this_thread();
+    simt_trace("commit", NULL, NULL, NULL, self->copy_group++);
 }
 
 void simt_cp_async_wait(int groups)
@@ -142,6 +144,7 @@ void simt_cp_async_wait(int groups)
         else memset(copy->shared, 0, 16);
         if (simt_worker->observer) races_landed(simt_worker, copy->shared - simt_worker->shared);
     }
+    simt_trace("wait for", NULL, NULL, NULL, landed);
     self->copy_count -= landed;
     memmove(self->copies, self->copies + landed, (size_t)self->copy_count * sizeof *self->copies);
 }
