@@ -90,16 +90,18 @@ static __device__ inline void attend(const AttentionParams p)
     const element_t *q = p.q + batch * p.q_stride.batch + head * p.q_stride.head + seq.q_row * p.q_stride.row;
     const element_t *k = p.k + kv_head * p.k_stride.head, *v = p.v + kv_head * p.v_stride.head;
 
-    /* what the block's first and last row see bounds what any of them sees, and what all of them see */
+    /* what the block's first and last row see bounds what any of them sees; the warp's, what all of its rows see */
     const int last_m = first_m + BLOCK_M < rows_m ? first_m + BLOCK_M : rows_m;
     const Interval rows = {first_m / group, (last_m - 1) / group + 1};
-    const Interval low = row_keys(p, seq, rows.first), high = row_keys(p, seq, rows.last - 1);
-    const Interval keys = {low.first, high.last}, common = {high.first, low.last};
+    const Interval keys = {row_keys(p, seq, rows.first).first, row_keys(p, seq, rows.last - 1).last};
+    const int warp_row = 16 * ROW_TILES * warp, warp_m = first_m + warp_row; /* this warp's first row in the tile of Q */
+    const int warp_last = warp_m + 16 * ROW_TILES < last_m ? warp_m + 16 * ROW_TILES - 1 : last_m - 1;
+    const Interval common = {row_keys(p, seq, query_row(warp_last, group)).first,
+                             row_keys(p, seq, query_row(warp_m, group)).last};
     const Interval all = {keys.first / BLOCK_N, keys.last > keys.first ? (keys.last + BLOCK_N - 1) / BLOCK_N : 0};
     const Interval tiles = split_range(all, split, splits);
     SHARED(element_t, smem);
     element_t *q_smem = smem + 2 * STAGES * TILE; /* [BLOCK_M, HEAD_DIM], swizzled */
-    const int warp_row = 16 * ROW_TILES * warp;   /* this warp's first row in it */
 
     int tile = next_tile(p, batch, head, rows, keys, tiles.first, tiles.last), buffer = 0;
     copy_q(q_smem, q, p, first_m, rows_m, group);
@@ -168,13 +170,17 @@ static __device__ inline void attend(const AttentionParams p)
         if (first_key < common.first || first_key + BLOCK_N > common.last || p.block_mask)
             UNROLL for (int t = 0; t < ROW_TILES; t++)
                 UNROLL for (int half = 0; half < 2; half++) {
-                    const int m = first_m + warp_row + lane / 4 + 16 * t + 8 * half;
-                    unsigned visible = 0; /* a bit for each of 32 keys, from this lane's first on */
+                    const int m = warp_m + lane / 4 + 16 * t + 8 * half, row = query_row(m, group);
+                    const Interval seen = row_keys(p, seq, row);
+                    const int lane_key = first_key + 2 * (lane % 4); /* this lane's first key in the tile */
+                    unsigned visible = ~0u;                          /* a bit for each of 32 keys from it on */
                     UNROLL for (int j = 0; j < BLOCK_N / 8; j++) {
-                        if (j % 4 == 0 && m < rows_m)
-                            visible = visible_keys(p, seq, head, query_row(m, group), first_key + 8 * j) >> 2 * (lane % 4);
+                        if (p.block_mask && j % 4 == 0 && m < rows_m)
+                            visible = visible_blocks(p, seq, head, row, first_key + 8 * j) >> 2 * (lane % 4);
                         UNROLL for (int c = 0; c < 2; c++)
-                            if (!(visible >> (8 * (j % 4) + c) & 1)) s[t][j][2 * half + c] = -INFINITY;
+                            if (8 * j + c < seen.first - lane_key || 8 * j + c >= seen.last - lane_key ||
+                                !(visible >> (8 * (j % 4) + c) & 1))
+                                s[t][j][2 * half + c] = -INFINITY;
                     }
                 }
 

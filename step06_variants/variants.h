@@ -70,22 +70,20 @@ static __device__ inline int any_row_sees(const AttentionParams p, int batch, in
     return seen;
 }
 
-/* All of it, as bits: which of the 32 keys from first_key on the row sees. */
+/* The same for one row and the 32 keys from first_key on, as bits. */
 static __device__ inline unsigned keys_below(int n)
 {
     return n <= 0 ? 0 : n >= 32 ? ~0u : (1u << n) - 1;
 }
-static __device__ inline unsigned visible_keys(const AttentionParams p, const Sequence s, int head, int row,
-                                               int first_key)
+static __device__ inline unsigned visible_blocks(const AttentionParams p, const Sequence s, int head, int row,
+                                                 int first_key)
 {
-    const Interval keys = row_keys(p, s, row);
-    unsigned visible = keys_below(keys.last - first_key) & ~keys_below(keys.first - first_key);
-    if (p.block_mask)
-        for (int key = first_key, next; key < first_key + 32 && key < keys.last; key = next) {
-            next = (key / p.mask_block + 1) * p.mask_block;
-            if (!block_visible(p, s.batch, head, row, key))
-                visible &= keys_below(key - first_key) | ~keys_below(next - first_key);
-        }
+    unsigned visible = ~0u;
+    for (int key = first_key, next; key < first_key + 32 && key < s.len_kv; key = next) {
+        next = (key / p.mask_block + 1) * p.mask_block;
+        if (!block_visible(p, s.batch, head, row, key))
+            visible &= keys_below(key - first_key) | ~keys_below(next - first_key);
+    }
     return visible;
 }
 
