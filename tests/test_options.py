@@ -556,8 +556,8 @@ def test_the_other_16_bit_type(step, name, runner):
     (0, dict(v=(1, 1, 9, 64)), ["H = 1 in --v", "2 in --k"]),
     (0, dict(v=(1, 2, 10, 64)), ["S = 10 in --v", "9 in --k"]),
     (0, dict(v=(1, 2, 9, 56)), ["D = 56 in --v", "64 in --k"]),
-    (0, dict(k=(1, 1, 9, 64), v=(1, 1, 9, 64)), ["2 heads in --q", "1 in --k", "repeat k and v"]),
-    (0, dict(q=(1, 3, 5, 64)), ["3 heads in --q", "2 in --k", "repeat k and v"]),
+    (0, dict(k=(1, 1, 9, 64), v=(1, 1, 9, 64)), ["2 heads in --q", "1 in --k", "step06 is the one with GQA"]),
+    (0, dict(q=(1, 3, 5, 64)), ["3 heads in --q", "2 in --k", "step06"]),
     (0, dict(q=(1, 1, 5, 64)), ["1 heads in --q", "2 in --k"]),
     (0, dict(q=(1, 2, 5, 20), k=(1, 2, 9, 20), v=(1, 2, 9, 20)), ["D = 20 of --q", "multiple of 8", "24"]),
     (0, dict(q=(1, 2, 5, 46), k=(1, 2, 9, 46), v=(1, 2, 9, 46)), ["D = 46 of --q", "multiple of 8", "48"]),
@@ -701,7 +701,7 @@ def test_json(step, dtype, runner):
     report = finite_json(runner.folder / "report.json")
     expected = {"step": step, "backend": BACKEND, "dtype": dtype, "layout": "bshd", "batch": 2, "heads": 3, "kv_heads": 3,
                 "seq_q": 5, "seq_kv": 9, "head_dim": 40, "scale": -0.25, "rows": 30, "rows_checked": 30, "pass": True,
-                "o_previous": None, "lse_previous": None, "time_ms": None, "tflops": None}
+                "o_previous": None, "lse_previous": None, "time_ms": None, "tflops": None, "tb_per_s": None}
     assert {key: report[key] for key in expected} == expected
     assert report["o"]["compared"] == 2 * 3 * 5 * 40 and report["lse"]["compared"] == 30
     assert 0 <= report["o"]["max_error"] < report["o"]["bound"] and report["o"]["worst_ratio"] < 1
