@@ -252,9 +252,8 @@ static int same_file(const char *a, const char *b)
 }
 
 /* The rules that take more than one option: those of the variants ... */
-static void check_variants(const Step *step, const Options *options)
+static void check_variants(const Step *step, const Options *o)
 {
-    const Options *o = options;
     const char *from_files = o->block_table ? "--block-table" : o->cu_seqlens_q ? "--cu-seqlens-q" : NULL;
     if (!o->block_mask != !o->block_size)
         refuse(step, "%s without %s: the mask has an entry for each block of that size; give both",
