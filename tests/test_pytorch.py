@@ -3,8 +3,6 @@
 In float64 on the same inputs, PyTorch is one more reference, written by others: a step must be within its own bound of it.
 PyTorch's own 16-bit kernels are off by as much as the step may be, so that the two may be twice the bound apart; they
 need a GPU.  Skipped where there is no PyTorch."""
-import math
-
 import numpy as np
 import pytest
 from conftest import reference
@@ -148,18 +146,18 @@ def diagonals(rows, keys, left, right):
 
 
 @pytest.mark.parametrize("seq_q, seq_kv, masks, arguments", [
-    (100, 150, {}, {}),
-    (150, 150, dict(causal=True), dict(is_causal=True)),
-    (100, 150, dict(causal=True), dict(attn_mask=causal_lower_right(100, 150))),
-    (150, 100, dict(causal=True), dict(attn_mask=diagonals(150, 100, -1, 0))),
-    (100, 150, dict(window=(30, 20)), dict(attn_mask=diagonals(100, 150, 30, 20))),
-    (100, 150, dict(scale=-0.3), dict(scale=-0.3))])
+    (100, 150, {}, lambda rows, keys: {}),
+    (150, 150, dict(causal=True), lambda rows, keys: dict(is_causal=True)),
+    (100, 150, dict(causal=True), lambda rows, keys: dict(attn_mask=causal_lower_right(rows, keys))),
+    (150, 100, dict(causal=True), lambda rows, keys: dict(attn_mask=diagonals(rows, keys, -1, 0))),
+    (100, 150, dict(window=(30, 20)), lambda rows, keys: dict(attn_mask=diagonals(rows, keys, 30, 20))),
+    (100, 150, dict(scale=-0.3), lambda rows, keys: dict(scale=-0.3))])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_sdpa_in_float64(seq_q, seq_kv, masks, arguments, kv_heads, runner):
     arrays = generate(51, 2, 4, kv_heads, seq_q, seq_kv, 64)
     problem = Problem(*arrays, **masks)
     with sdpa_kernel(SDPBackend.MATH):
-        theirs = in_sdpa(*arrays, dtype=torch.float64, **arguments)
+        theirs = in_sdpa(*arrays, dtype=torch.float64, **arguments(seq_q, seq_kv))
     assert_near(problem.run(runner, "--no-observe"), theirs, problem.expected(), 1)
 
 
@@ -169,7 +167,7 @@ def test_sdpa_in_float64(seq_q, seq_kv, masks, arguments, kv_heads, runner):
 @pytest.mark.parametrize("seq_q, seq_kv, causal", [(300, 300, False), (300, 300, True), (100, 400, False), (100, 400, True)])
 @pytest.mark.parametrize("D, bf16", [(64, False), (128, False), (64, True)])
 def test_flash_attention_2(seq_q, seq_kv, causal, D, bf16, runner):
-    """Its causal mask is aligned as ours is, whatever the documentation of is_causal says of other backends."""
+    """The operator below scaled_dot_product_attention: it tells LSE, and its causal mask is aligned as ours is."""
     arrays = generate(52, 2, 4, 4, seq_q, seq_kv, D, bf16=bf16)
     problem = Problem(*arrays, **dict(causal=True) if causal else {})
     theirs = torch.ops.aten._scaled_dot_product_flash_attention(*map(tensor, arrays), 0.0, causal)
@@ -188,8 +186,10 @@ def test_sdpa_backends(backend, seq_kv, causal, kv_heads, runner):
     try:
         with sdpa_kernel(backend):
             theirs = in_sdpa(*arrays, **arguments)
-    except RuntimeError as error: # "No available kernel"
-        pytest.skip(f"{backend.name} does not take this: {error}")
+    except RuntimeError as error:
+        if "No available kernel" not in str(error) and "No viable backend" not in str(error):
+            raise
+        pytest.skip(f"{backend.name} does not take this")
     assert_near(problem.run(runner), theirs, problem.expected(), 2)
 
 
