@@ -77,7 +77,7 @@ static void read_inputs(Run *run)
             refuse(run->step, "%s = %lld in --v %s but %lld in --k %s: v has the shape of k", name, v, options->v, k,
                    options->k);
     }
-    p->batch = (int)run->q.shape[0]; /* of dense q; else read_lengths says */
+    p->batch = (int)run->q.shape[0]; /* of dense q; else read_sequences says */
     p->heads = (int)run->q.shape[q_layout->head];
     p->kv_heads = (int)run->k.shape[kv_layout->head];
     p->seq_q = (int)run->q.shape[q_layout->row];
@@ -191,7 +191,7 @@ static void read_block_table(Run *run)
     AttentionParams *p = &run->host;
     NpyArray file;
     int64_t *numbers = read_indices(run, "--block-table", path, 2, "[B,slots]", &file);
-    const int64_t page_count = run->k.shape[0], slots = file.shape[1], room = slots * p->seq_kv;
+    const int64_t page_count = run->k.shape[0], slots = file.shape[1];
     if (file.shape[0] != p->batch)
         refuse(run->step, "--block-table %s has %lld rows: it must have one for each of the %d batch entries", path,
                (long long)file.shape[0], p->batch);
@@ -199,6 +199,7 @@ static void read_block_table(Run *run)
         refuse(run->step, "--block-table %s has %lld slots: %d are the most", path, (long long)slots, INT_MAX);
     p->page_size = p->seq_kv;
     p->max_pages = (int)slots;
+    const int64_t room = slots * p->page_size;
     p->kv_lens = read_lengths(run, room < INT_MAX ? room : INT_MAX, "slots times page size");
     p->seq_kv = 0;
     int *table = (int *)allocate(run, file.count * (int64_t)sizeof *table);
@@ -237,11 +238,14 @@ static void read_sequences(Run *run)
     else if (options->kv_lens)
         p->kv_lens = read_lengths(run, p->seq_kv, "the keys that there are");
 
+    run->keys = (double)p->batch * p->seq_kv;
+    run->pairs = run->keys * p->seq_q;
+    if (!p->cu_seqlens_q && !p->kv_lens) return;
+    run->keys = run->pairs = 0;
     for (int b = 0; b < p->batch; b++) {
         const int64_t rows = p->cu_seqlens_q ? p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b] : p->seq_q;
-        const int64_t keys = p->cu_seqlens_kv ? p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]
-                             : p->kv_lens     ? p->kv_lens[b]
-                                              : p->seq_kv;
+        const int64_t keys = p->kv_lens ? p->kv_lens[b] : p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b];
+        run->keys += (double)keys;
         run->pairs += (double)rows * (double)keys;
     }
 }
@@ -311,7 +315,6 @@ void read_problem(Run *run)
     check_shape(run);
 
     p->scale = (float)(isnan(options->scale) ? 1 / sqrt(p->head_dim) : options->scale);
-    p->scale_log2 = p->scale * 1.44269504088896340736f;
     p->window_left = options->window[0];
     p->window_right = options->causal ? 0 : options->window[1];
     p->block_causal = options->block_causal;

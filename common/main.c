@@ -33,6 +33,28 @@ static void read_previous(const Run *run, const char *option, const char *path, 
         refuse(run->step, "%s %s has another type or shape than this run; make it with the same input", option, path);
 }
 
+/* What a step keeps between its kernels: step01 the scores, step06 the results of the parts of a split. */
+static _Noreturn void refuse_workspace(const Run *run, double left)
+{
+    const AttentionParams *p = &run->host;
+    const char *more = run->workspace_bytes == INT64_MAX ? "more than " : "";
+    const double bytes = (double)run->workspace_bytes;
+    if (!run->step->variants)
+        refuse(run->step,
+               "the step asks for %s%.0f bytes of workspace for its %d x %d scores, and %.0f are free; shorten the "
+               "sequences, or take step02: it keeps no scores",
+               more, bytes, p->seq_q, p->seq_kv, left);
+    if (!p->num_splits)
+        refuse(run->step,
+               "without --splits the step splits the keys as it sees fit, and the results of the parts take %s%.0f "
+               "bytes of workspace; %.0f are free: add --splits 1",
+               more, bytes, left);
+    refuse(run->step,
+           "--splits %d: the results of the parts take %s%.0f bytes of workspace, and %.0f are free; give a smaller "
+           "number",
+           p->num_splits, more, bytes, left);
+}
+
 /* Counts, strides and workspace; refuses what does not fit.  In float64, which does not overflow, and in which every
  * size that fits in memory is exact. */
 static void set_sizes(Run *run)
@@ -45,6 +67,7 @@ static void set_sizes(Run *run)
     const double reference = run->options.no_check ? 0 : (2 * rows * p->head_dim + 4 * rows) * sizeof(double);
     const double host = arrays + reference, memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     const double needed = run->info.is_gpu ? arrays : arrays + host, free_bytes = (double)run->info.memory_free;
+    const double left = free_bytes - needed;
     if (needed > free_bytes)
         refuse(run->step,
                "B=%d H=%d Sq=%d Skv=%d D=%d needs %.0f bytes and %.0f are free on %s; make the problem smaller",
@@ -71,18 +94,7 @@ static void set_sizes(Run *run)
     p->v_stride = p->k_stride;
     p->multiprocessors = run->info.multiprocessors;
     run->workspace_bytes = run->step->workspace ? run->step->workspace(p) : 0;
-    if ((double)run->workspace_bytes > free_bytes - needed && run->step->variants)
-        refuse(run->step,
-               "--splits %d: the results of the parts take %s%.0f bytes of workspace, and %.0f are free; give a smaller "
-               "--splits%s",
-               p->num_splits, run->workspace_bytes == INT64_MAX ? "more than " : "", (double)run->workspace_bytes,
-               free_bytes - needed, p->num_splits ? "" : " (0: the step chose)");
-    if ((double)run->workspace_bytes > free_bytes - needed)
-        refuse(run->step,
-               "the step asks for %s%.0f bytes of workspace for its %d x %d scores, and %.0f are free; shorten the "
-               "sequences, or take step02: it keeps no scores",
-               run->workspace_bytes == INT64_MAX ? "more than " : "", (double)run->workspace_bytes, p->seq_q, p->seq_kv,
-               free_bytes - needed);
+    if ((double)run->workspace_bytes > left) refuse_workspace(run, left);
 }
 
 /* ---- the arrays ---- */
@@ -177,7 +189,6 @@ static void make_device_arrays(Run *run)
     const int64_t kv_bytes = run->kv_count * (int64_t)sizeof(element_t);
     const int64_t lse_bytes = run->lse_count * (int64_t)sizeof(float);
     const int negative = host->scale < 0;
-    const float cap = host->softcap / fabsf(host->scale); /* the kernel's cap, of unscaled scores */
     *p = *host;
 
     /* Kernels take the maximum of the unscaled scores, which needs scale > 0.  A sign moves into q, exactly.  Zero
@@ -185,7 +196,10 @@ static void make_device_arrays(Run *run)
      * stays -inf where 0 would give NaN. */
     p->scale = fmaxf(fabsf(host->scale), FLT_MIN);
     p->scale_log2 = p->scale * 1.44269504088896340736f;
-    if (p->scale == FLT_MIN || isinf(cap)) p->softcap = 0; /* too far above every score to change one */
+    /* They cap the unscaled score s too: c * tanh(s / c), c = softcap / scale.  A c beyond f32's range is off: tanh(x) is
+     * x in f32 from |x| = 2e-4 down, and s / c is larger only for an s near the end of that range.  Under a scale of 0
+     * each scaled score is 0, capped or not. */
+    if (isinf(p->softcap / p->scale)) p->softcap = 0;
     if (negative) flip_signs(host->q, run->q_count);
     p->q = (const element_t *)put_on_device("q", host->q, q_bytes);
     if (negative) flip_signs(host->q, run->q_count);
@@ -216,7 +230,7 @@ static void free_all(Run *run)
     }
     if (run->previous_o.data) npy_free(&run->previous_o);
     if (run->previous_lse.data) npy_free(&run->previous_lse);
-    if (!run->options.no_check) reference_free(&run->reference);
+    reference_free(&run->reference);
 }
 
 /* ---- launch and check ---- */
@@ -258,7 +272,7 @@ static int is_unobserved; /* this is already the plain one */
 
 int run_step(int argc, char **argv, const Step *step)
 {
-    Run run = {.step = step, .time_ms = NAN, .tflops = NAN, .pass = 1};
+    Run run = {.step = step, .time_ms = NAN, .tflops = NAN, .tb_per_s = NAN, .pass = 1};
     const Options *options = &run.options;
     if (parse_options(argc, argv, step, &run.options)) return 0;
     if (options->no_observe && unobserved_main && !is_unobserved) {
@@ -308,6 +322,7 @@ int run_step(int argc, char **argv, const Step *step)
     if (options->bench && run.pass) { /* a wrong kernel is not timed */
         run.time_ms = backend_time(launch, &run, options->bench, !options->no_flush);
         run.tflops = 4.0 * run.pairs * p->heads * p->head_dim / (options->causal ? 2 : 1) / run.time_ms * 1e-9;
+        run.tb_per_s = 2.0 * run.keys * p->kv_heads * p->head_dim * sizeof(element_t) / run.time_ms * 1e-9;
     }
 
     if (options->out) write_array(&run, options->out, type, dims, o_shape, p->o);

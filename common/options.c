@@ -61,7 +61,7 @@ static const OptionRow rows[] = {
     {FLAG, "--by-cost", "", AT(by_cost), "--profile: the dearest line first, not in file order"},
     {FLAG, "--trace", "", AT(trace), "CPU: print what thread 0 of block 0 does, in order"},
     {COUNT, "--observe-blocks", "N", AT(observe_blocks), "CPU: watch N blocks of each kernel, evenly spread, not all"},
-    {COUNT, "--bench", "N", AT(bench), "GPU: time N launches once the result is right"},
+    {COUNT, "--bench", "N", AT(bench), "GPU: time N launches once the result is right, and print the median"},
     {FLAG, "--no-flush", "", AT(no_flush), "--bench: leave the L2 cache warm between launches"},
     {HELP, "--help", "", 0, "print this text"},
     {HEADING, "Variants, in any combination (index arrays: int32 or int64):", "", AT(kv_heads), ""},
@@ -120,6 +120,8 @@ static void print_help(const char *program, const Step *step)
         const int width = printf("  %s %s", rows[i].name, rows[i].value);
         printf("%*s%s\n", 24 - width, "", rows[i].help);
     }
+    printf("\nSpeeds of --bench: 4*D operations for each head, row and key of its sequence%s; K and V read once.\n",
+           step->variants ? "\n(half of them with --causal, all with other masks)" : "");
     printf(
         "\nExit code: 0 right, 1 a wrong result or an error in the kernel, 2 bad input or option, 3 no GPU or a CUDA "
         "error.\nExample: %s --seq-q 100 --seq-kv 300 --out o.npy\n",
@@ -250,9 +252,8 @@ static int same_file(const char *a, const char *b)
 }
 
 /* The rules that take more than one option: those of the variants ... */
-static void check_variants(const Step *step, const Options *options)
+static void check_variants(const Step *step, const Options *o)
 {
-    const Options *o = options;
     const char *from_files = o->block_table ? "--block-table" : o->cu_seqlens_q ? "--cu-seqlens-q" : NULL;
     if (!o->block_mask != !o->block_size)
         refuse(step, "%s without %s: the mask has an entry for each block of that size; give both",
@@ -305,8 +306,7 @@ static void check_together(const Step *step, const Options *options, const int g
         }
     }
     check_variants(step, options);
-    if (options->by_cost && !options->profile)
-        refuse(step, "--by-cost sorts the lines of --profile; add --profile");
+    if (options->by_cost && !options->profile) refuse(step, "--by-cost sorts the lines of --profile; add --profile");
     if (options->observe_blocks && options->no_observe)
         refuse(step, "--observe-blocks says what to observe, --no-observe forbids it; leave one out");
     if (options->profile && options->no_observe)
@@ -336,8 +336,7 @@ int parse_options(int argc, char **argv, const Step *step, Options *options)
                (rows[i].kind == HEADING || strlen(rows[i].name) != length || strncmp(rows[i].name, text, length)))
             i++;
         if (i == ROWS) refuse(step, "'%.*s' is no option of this step; --help lists them", (int)length, text);
-        if (!has_option(step, &rows[i]))
-            refuse(step, "'%s' is no option of this step; step06 has it", rows[i].name);
+        if (!has_option(step, &rows[i])) refuse(step, "'%s' is no option of this step; step06 has it", rows[i].name);
         if (given[i]) refuse(step, "%s is given twice; give it once", rows[i].name);
         given[i] = 1;
         if (rows[i].kind == HELP || rows[i].kind == FLAG) {

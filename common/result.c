@@ -102,7 +102,8 @@ void print_report(const Run *run)
         if (run->options.previous_lse) print_comparison(run, "LSE step", &run->lse_change, 0);
     }
     if (c->observed && run->options.observe_blocks)
-        printf("sampled  at most %d blocks of each kernel were watched: these are their counts\n", run->options.observe_blocks);
+        printf("sampled  at most %d blocks of each kernel were watched: these are their counts\n",
+               run->options.observe_blocks);
     if (c->observed) {
         printf(
             "global   loads %lld requests, %lld sectors (%.3f MB moved, %.3f asked); stores %lld, %lld (%.3f, %.3f)\n",
@@ -115,14 +116,16 @@ void print_report(const Run *run)
                 (long long)c->shared_load_requests, (long long)c->shared_load_wavefronts,
                 (long long)c->shared_store_requests, (long long)c->shared_store_wavefronts,
                 (long long)c->shared_excess);
-        printf("warps    mma %lld, ldmatrix %lld, cp.async %lld, shuffles %lld instructions; barriers %lld, once a block\n",
+        printf("warps    mma %lld, ldmatrix %lld, cp.async %lld, shuffles %lld instructions; barriers %lld, once a "
+               "block\n",
                (long long)c->mma, (long long)c->ldmatrix, (long long)c->cp_async, (long long)c->shuffles,
                (long long)c->barriers);
     }
     if (!isnan(run->time_ms))
-        printf("time     %.4f ms (median of %d, L2 %s), %.1f TFLOP/s = 4*B*H*Sq*Skv*D%s / time\n", run->time_ms,
-               run->options.bench, run->options.no_flush ? "not flushed" : "flushed", run->tflops,
-               run->options.causal ? ", halved for causal," : "");
+        printf("time     %.4f ms (median of %d, L2 %s), %.1f TFLOP/s = 4*%s*D%s / time, K and V at %.2f TB/s\n",
+               run->time_ms, run->options.bench, run->options.no_flush ? "not flushed" : "flushed", run->tflops,
+               run->host.cu_seqlens_q || run->host.kv_lens ? "H*sum(Sq*Skv)" : "B*H*Sq*Skv",
+               run->options.causal ? ", halved for causal," : "", run->tb_per_s);
     if (run->options.no_check) {
         printf("not checked\n");
         return;
@@ -244,7 +247,8 @@ static void print_json(const Run *run, FILE *file)
         fprintf(file, ",\n  ");
     }
     json_number(file, "time_ms", run->time_ms, ", ");
-    json_number(file, "tflops", run->tflops, ",\n");
+    json_number(file, "tflops", run->tflops, ", ");
+    json_number(file, "tb_per_s", run->tb_per_s, ",\n");
     fprintf(file, "  \"pass\": %s\n}\n", !checked ? "null" : run->pass ? "true" : "false");
 }
 

@@ -18,12 +18,12 @@ typedef struct Run {
     int64_t q_rows, kv_rows;                    /* of q and of k, over all batch entries or pages, in one head */
     int64_t q_count, kv_count, lse_count;       /* elements; o is as large as q */
     int64_t mask_bytes;                         /* of the block mask */
-    double pairs;                               /* of a query row and a key of its sequence, in one head */
+    double keys, pairs; /* in use, in one KV head; of a query row and a key of its sequence, in one head */
     int64_t workspace_bytes;
     Counters counters;
     Reference reference;
     Comparison o, lse, o_change, lse_change; /* with the reference; with the step before */
-    double time_ms, tflops;                  /* NAN: not timed */
+    double time_ms, tflops, tb_per_s;        /* NAN: not timed */
     int pass;
 } Run;
 

@@ -17,9 +17,9 @@ from conftest import BACKEND, ROOT, STEPS, Runner, binary, make, reference
 
 steps = pytest.mark.parametrize("step", [s for s in STEPS if s[:6] in ("step01", "step02", "step05")])
 on_cpu = pytest.mark.skipif(BACKEND != "cpu", reason="about the CPU executor")
+on_gpu = pytest.mark.skipif(BACKEND == "cpu", reason="the CPU executor prints no speed")
 ONE = STEPS[1]  # where the step does not matter
 SIX = "step06_variants"
-variants = pytest.mark.skipif(SIX not in STEPS, reason="no step06 here")
 SMALL = ("--seq-q", "5", "--seq-kv", "9")
 FILES = ("--q", "q.npy", "--k", "k.npy", "--v", "v.npy")
 OUTPUTS = {"--out": "o.npy", "--lse": "lse.npy", "--json": "report.json", "--row": "table.txt"}
@@ -183,7 +183,7 @@ def save_variants(folder, arguments, **changed):
         np.save(folder / f"{name}.npy", array if hasattr(array, "dtype") else np.asarray(array, np.int64))
 
 
-@steps
+@pytest.mark.parametrize("step", [s for s in STEPS if s != SIX])
 @pytest.mark.parametrize("option", VARIANT_OPTIONS)
 def test_variants_belong_to_step06(step, option, runner):
     value = VARIANT_OPTIONS[option]
@@ -191,7 +191,6 @@ def test_variants_belong_to_step06(step, option, runner):
         refused(runner, step, words, f"'{option}'", "step06 has it")
 
 
-@variants
 @pytest.mark.parametrize("arguments, words", [
     (["--causal=1"], ["'--causal=1'", "no value"]),
     (["--window", "3"], ["--window '3'", "two whole numbers from -1"]),
@@ -240,11 +239,23 @@ def test_variants_that_are_refused(arguments, words, runner):
     refused(runner, SIX, arguments, *words)
 
 
+@on_gpu
+@pytest.mark.parametrize("arguments, pairs, keys", [
+    (FILES, 2 * 5 * 9, 2 * 9), ((*FILES, "--causal"), 2 * 5 * 9 / 2, 2 * 9), ((*FILES, "--window", "3,0"), 2 * 5 * 9, 2 * 9),
+    (DENSE, 5 * 4 + 5 * 5, 4 + 5), (PAGED, 5 * 4 + 5 * 5, 4 + 5), (VARLEN, 2 * 4 + 3 * 5, 4 + 5)])
+def test_what_bench_counts(arguments, pairs, keys, runner):
+    save_variants(runner.folder, arguments)
+    done = runner.run(SIX, *arguments, "--bench", "3", "--json", "report.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = finite_json(runner.folder / "report.json")
+    assert math.isclose(report["tflops"], 4 * pairs * 2 * 64 / report["time_ms"] * 1e-9, rel_tol=1e-6)
+    assert math.isclose(report["tb_per_s"], 2 * keys * 2 * 64 * 2 / report["time_ms"] * 1e-9, rel_tol=1e-6)
+
+
 def half(*shape):
     return np.zeros(shape, np.float16)
 
 
-@variants
 @pytest.mark.parametrize("arguments, changed, words", [
     # offsets
     (VARLEN, dict(cu_q=[1, 2, 5]), ["--cu-seqlens-q cu_q.npy", "starts with 1", "0"]),
@@ -318,7 +329,6 @@ def test_variant_files_that_are_refused(arguments, changed, words, runner):
     refused(runner, SIX, arguments, *words)
 
 
-@variants
 @pytest.mark.parametrize("integers", [np.int32, np.int64])
 @pytest.mark.parametrize("arguments, expected, rows", [
     (VARLEN, dict(layout="thd", batch=2, seq_q=3, seq_kv=5, kv_heads=2), 10),
@@ -345,7 +355,6 @@ def test_variant_files_that_are_taken(arguments, expected, rows, integers, runne
     assert lse.shape == (q.shape[1::-1] if q.ndim == 3 else q.shape[:3])
 
 
-@variants
 def test_json_and_the_first_line_name_the_variants(runner):
     arguments = ["--heads", "4", "--kv-heads", "2", *SMALL, "--causal", "--window", "2,7", "--block-causal=4",
                  "--softcap", "20", "--splits", "3"]
@@ -359,7 +368,6 @@ def test_json_and_the_first_line_name_the_variants(runner):
         assert words in done.stdout.splitlines()[0]
 
 
-@variants
 @pytest.mark.parametrize("words", [["--window", "-1,-1"], ["--window=-1,0"], ["--window", "2147483647,2147483647"],
                                    ["--softcap", "1e38"], ["--softcap", "0"], ["--softcap", "30", "--scale", "0"],
                                    ["--softcap", "30", "--scale", "-0.3"], ["--softcap", "1e38", "--scale", "1e-38"],
@@ -369,7 +377,6 @@ def test_extreme_variants(words, runner):
     assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
 
 
-@variants
 @pytest.mark.parametrize("name, index, place", [("o", (3, 1, 7), "O against the step before: 1 of 640 "),
                                                 ("lse", (1, 4), "LSE against the step before: 1 of 10 ")])
 def test_places_in_packed_arrays(name, index, place, runner):
@@ -384,7 +391,6 @@ def test_places_in_packed_arrays(name, index, place, runner):
     assert done.returncode == 1 and re.search(rf"^FAIL +{place}.*{re.escape(at)}$", done.stdout, re.M), done.stdout
 
 
-@variants
 def test_a_block_mask_may_be_wider_than_a_paged_cache_is_full(runner):
     """Columns beyond the longest sequence do not matter."""
     mask = np.random.default_rng(2).random((2, 2, 2, 5)) < 0.6
@@ -397,7 +403,6 @@ def test_a_block_mask_may_be_wider_than_a_paged_cache_is_full(runner):
     assert results[0] == results[1]
 
 
-@variants
 def test_no_keys_at_all(runner):
     """Packed keys of no sequence: every row sees none."""
     save_variants(runner.folder, VARLEN, k=half(0, 2, 64), v=half(0, 2, 64), cu_kv=[0, 0, 0])
@@ -430,7 +435,7 @@ def test_the_workspace_of_step01(runner):
 @on_cpu
 @pytest.mark.parametrize("step, block_n, needed", [
     ("step03_tiled_smem", 256, 2 * 256 * 256 * 2), ("step04_pipelined", 128, 2 * 2 * 128 * 256 * 2),
-    ("step05_mma_ldmatrix", 128, (2 * 2 * 128 + 64) * 256 * 2)])
+    ("step05_mma_ldmatrix", 128, (2 * 2 * 128 + 64) * 256 * 2), (SIX, 128, (2 * 2 * 128 + 64) * 256 * 2)])
 def test_shared_memory_that_does_not_fit(step, block_n, needed, runner):
     """The limit is a GPU's; a smaller tile, or single buffers, fit."""
     def run(*arguments, **settings):
@@ -556,8 +561,8 @@ def test_the_other_16_bit_type(step, name, runner):
     (0, dict(v=(1, 1, 9, 64)), ["H = 1 in --v", "2 in --k"]),
     (0, dict(v=(1, 2, 10, 64)), ["S = 10 in --v", "9 in --k"]),
     (0, dict(v=(1, 2, 9, 56)), ["D = 56 in --v", "64 in --k"]),
-    (0, dict(k=(1, 1, 9, 64), v=(1, 1, 9, 64)), ["2 heads in --q", "1 in --k", "repeat k and v"]),
-    (0, dict(q=(1, 3, 5, 64)), ["3 heads in --q", "2 in --k", "repeat k and v"]),
+    (0, dict(k=(1, 1, 9, 64), v=(1, 1, 9, 64)), ["2 heads in --q", "1 in --k", "step06 is the one with GQA"]),
+    (0, dict(q=(1, 3, 5, 64)), ["3 heads in --q", "2 in --k", "step06"]),
     (0, dict(q=(1, 1, 5, 64)), ["1 heads in --q", "2 in --k"]),
     (0, dict(q=(1, 2, 5, 20), k=(1, 2, 9, 20), v=(1, 2, 9, 20)), ["D = 20 of --q", "multiple of 8", "24"]),
     (0, dict(q=(1, 2, 5, 46), k=(1, 2, 9, 46), v=(1, 2, 9, 46)), ["D = 46 of --q", "multiple of 8", "48"]),
@@ -701,7 +706,7 @@ def test_json(step, dtype, runner):
     report = finite_json(runner.folder / "report.json")
     expected = {"step": step, "backend": BACKEND, "dtype": dtype, "layout": "bshd", "batch": 2, "heads": 3, "kv_heads": 3,
                 "seq_q": 5, "seq_kv": 9, "head_dim": 40, "scale": -0.25, "rows": 30, "rows_checked": 30, "pass": True,
-                "o_previous": None, "lse_previous": None, "time_ms": None, "tflops": None}
+                "o_previous": None, "lse_previous": None, "time_ms": None, "tflops": None, "tb_per_s": None}
     assert {key: report[key] for key in expected} == expected
     assert report["o"]["compared"] == 2 * 3 * 5 * 40 and report["lse"]["compared"] == 30
     assert 0 <= report["o"]["max_error"] < report["o"]["bound"] and report["o"]["worst_ratio"] < 1

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from conftest import BACKEND, assert_close, reference
-from hypothesis import HealthCheck, given, settings, strategies
+from hypothesis import HealthCheck, given, seed, settings, strategies
 from problem import HEAD_DIMS, Problem, ends
 
 on_cpu = pytest.mark.skipif(BACKEND != "cpu", reason="about the CPU executor")
@@ -73,12 +73,11 @@ def test_windows_that_limit_nothing(runner):
 
 @pytest.mark.parametrize("L, D", [(128, 64), (128, 96), (128, 128), (192, 32)])
 def test_published_errors_causal(L, D, runner):
-    """As test_published_errors in test_steps.py; but the first rows average few values, so |O| < 1 takes a smaller v."""
-    for seed in range(100):
-        q, k, v = generate(seed, 1, 1, 1, L, L, D)
-        v = v / np.float16(4)
-        if np.abs(reference.attention(q, k, v, causal=True).o).max() < 1:
-            break
+    """The causal half of test_published_errors in test_steps.py.  The walk-through says no more of its input than "random",
+    and under a causal mask the first rows average few values: rounding those of normal input to f16 costs 4.6e-4 and more
+    in every kernel, of uniform numbers from -1 to 1 it costs 2.4e-4 and leaves some draws room for the rounding of P.  Of
+    numbers within 1/2 every draw has room."""
+    q, k, v = np.random.default_rng(0).uniform(-0.5, 0.5, (3, 1, 1, L, D)).astype(np.float16)
     _, _, report = Problem(q, k, v, causal=True).run(runner)
     assert report["o"]["max_error"] < 3.22e-4 and report["lse"]["max_error"] < 7.55e-7
 
@@ -86,13 +85,25 @@ def test_published_errors_causal(L, D, runner):
 def test_large_scores_behind_the_mask(runner):
     q, k, v = count(2, 3, 128)
     q[:], k[0, 0], v[0, 0] = 16, np.float16([-120, -119.9375, 120])[:, None], np.float16([0, 1, 100])[:, None]
-    o, lse, _ = Problem(q, k, v, causal=True, scale=1).check(runner)
-    assert np.allclose(o[0, 0, 0].astype(float), 1, atol=2e-3) and abs(lse[0, 0, 0] + 245632) < 0.3
+    for scale, o_value, lse_value, tolerance in (1, 1, -245632, 0.3), (1 / 128, 0.731059, -1918.68674, 3e-3):
+        o, lse, _ = Problem(q, k, v, causal=True, scale=scale).check(runner)
+        assert np.allclose(o[0, 0, 0].astype(float), o_value, atol=2e-3) and abs(lse[0, 0, 0] - lse_value) < tolerance
 
 
-@pytest.mark.parametrize("scale, softcap", [(0, 50.0), (-0.3, 2.0), (10, 0.5), (1e-30, 3.0)])
+@pytest.mark.parametrize("scale, softcap", [(0, 4.0), (0, 1e-30), (-0.3, 2.0), (10, 0.5), (1e30, 2.0), (1e-30, 3.0),
+                                            (-1e-38, 3.0)])
 def test_softcap(scale, softcap, runner):
-    Problem(*generate(4, 1, 2, 2, 70, 100, 64), scale=scale, softcap=softcap).check(runner)
+    """The kernel caps scores before they are scaled: at softcap / scale, which may be beyond f32."""
+    _, lse, _ = Problem(*generate(4, 1, 2, 2, 70, 100, 64), scale=scale, softcap=softcap, causal=True).check(runner)
+    assert abs(scale) > 1e-9 or np.allclose(lse, np.log(np.arange(31, 101)), atol=1e-5)
+
+
+def test_a_softcap_beyond_all_scores(runner):
+    arrays = generate(4, 1, 2, 2, 70, 100, 64)
+    plain = Problem(*arrays).check(runner)
+    assert same_bits(Problem(*arrays, softcap=1e38).run(runner), plain) # beyond f32 in the kernel, and off
+    for softcap in (1e30, 1e5):
+        Problem(*arrays, softcap=softcap).check(runner)
 
 
 # ---- packed sequences, groups of heads, sinks, splits, pages ----
@@ -152,7 +163,7 @@ def test_empty_splits(runner):
     """Nothing merged with nothing is nothing; one part that is not empty comes back bit for bit."""
     one_tile = Problem(*generate(2, 1, 2, 2, 20, 40, 64))
     alone = one_tile.run(runner, splits=1)
-    for splits in (2, 3, 8, 100):
+    for splits in (2, 3, 4, 8, 100):
         o, lse, _ = Problem(*count(4, 5, 64), kv_lens=[0], splits=splits).run(runner)
         assert np.all(o == 0) and np.all(lse == -INF)
         o, lse, _ = Problem(*count(3, 1, 64), causal=True, splits=splits).run(runner)
@@ -187,6 +198,16 @@ def test_nan_of_another_sequence_stays_there(runner):
         assert np.all(np.isnan(o[30:100])) and not np.any(np.isfinite(lse[:, 30:100]))
 
 
+def test_nan_of_a_sink_stays_in_its_head(runner):
+    """Two heads of a group, whose rows share the kernel's blocks."""
+    arrays = generate(23, 1, 2, 1, 70, 100, 64)
+    clean = Problem(*arrays, sinks=np.float32([0, 0.5])).expected()
+    for splits in (None, 3):
+        o, lse, _ = Problem(*arrays, sinks=np.float32([NAN, 0.5]), splits=splits).run(runner)
+        assert_close(o[:, 1:], lse[:, 1:], reference.Result(*(x[:, 1:] for x in clean)))
+        assert np.all(np.isnan(o[:, 0])) and np.all(np.isnan(lse[:, 0]))
+
+
 @pytest.mark.parametrize("masks, unseen", [(dict(window=(20, 0)), slice(0, 170)), (dict(window=(0, 30)), slice(0, 190)),
                                            (dict(window=(40, 5), block_causal=8), slice(0, 150)),
                                            (dict(block_mask=np.arange(7)[None] != 3, block_size=32), slice(96, 128))])
@@ -206,12 +227,13 @@ OPTIONS = ("causal", "window", "varlen", "gqa", "paged", "splits", "sink", "bloc
 
 
 def legal(options):
-    return not ("varlen" in options and ({"block-mask", "bshd"} & options or "kv-lens" in options and "paged" not in options))
+    contradictions = {"block-mask", "bshd"} | (set() if "paged" in options else {"kv-lens"})
+    return "varlen" not in options or not contradictions & options
 
 
-def combine(options, lens, *, seed=0, D=64, bf16=False, window=(50, 20), block=24, page_size=16, splits=3, per_head=True):
+def combine(options, lens, *, numbers=0, D=64, bf16=False, window=(50, 20), block=24, page_size=16, splits=3, per_head=True):
     """The problem with these options; lens: [(query rows, keys)] of each entry, as far as the options let them differ."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(numbers)
     q_lens, kv_lens = (list(x) for x in zip(*lens))
     q_lens[0], kv_lens[0] = q_lens[0] or 1, kv_lens[0] or ("varlen" in options) # a file without elements is no input
     batch, heads, kv_heads, seq_q, seq_kv = len(lens), 4 if "gqa" in options else 2, 2, max(q_lens), max(1, *kv_lens)
@@ -225,7 +247,7 @@ def combine(options, lens, *, seed=0, D=64, bf16=False, window=(50, 20), block=2
                  "block-mask": dict(block_mask=random.random(mask_shape) < 0.5, block_size=block),
                  "kv-lens": dict(kv_lens=kv_lens), "gqa": {}}
     together = {name: value for option in options for name, value in arguments[option].items()}
-    return Problem(*generate(seed, batch, heads, kv_heads, seq_q, seq_kv, D, bf16=bf16), **together)
+    return Problem(*generate(numbers, batch, heads, kv_heads, seq_q, seq_kv, D, bf16=bf16), **together)
 
 
 @pytest.mark.parametrize("first", OPTIONS)
@@ -233,32 +255,32 @@ def test_every_pair(first, session_runner):
     """And, where they are the same, every option alone."""
     for i, second in enumerate(OPTIONS):
         if first <= second and legal({first, second}):
-            problem = combine({first, second}, [(100, 150), (37, 211), (90, 0)], seed=i, bf16=i % 2 == 1)
+            problem = combine({first, second}, [(100, 150), (37, 211), (90, 0)], numbers=i, bf16=i % 2 == 1)
             problem.check(session_runner, "--no-observe")
 
 
 @strategies.composite
-def problems(draw):
+def problems(draw, head_dim):
     length = strategies.sampled_from((0, 1, 64)) | strategies.integers(0, 200)
     limit = strategies.just(-1) | strategies.integers(0, 150)
     of = {name: strategies.sampled_from(values) for name, values in dict(
-        D=[n - less for n in HEAD_DIMS for less in (0, 8, 16)], bf16=(False, True), per_head=(False, True), seed=range(99),
+        D=(head_dim, head_dim - 8, head_dim - 16), bf16=(False, True), per_head=(False, True), numbers=range(99),
         block=(1, 16, 33, 64, 100), page_size=(1, 3, 16, 48), splits=(1, 2, 3, 8, 64)).items()}
     return combine(draw(strategies.sets(strategies.sampled_from(OPTIONS), min_size=3).filter(legal)),
                    draw(strategies.lists(strategies.tuples(length, length), min_size=1, max_size=3)),
                    window=draw(strategies.tuples(limit, limit)), **{name: draw(values) for name, values in of.items()})
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(problem=problems())
-def test_random_sets(session_runner, problem):
-    problem.check(session_runner, "--no-observe")
+@pytest.mark.parametrize("observe, examples", [(["--no-observe"], 30), ([], 5)])
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_random_sets(head_dim, observe, examples, session_runner):
+    @seed(head_dim + examples)
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(problem=problems(head_dim))
+    def check(problem):
+        problem.check(session_runner, *observe)
 
-
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(problem=problems())
-def test_random_sets_observed(session_runner, problem):
-    problem.check(session_runner)
+    check()
 
 
 @pytest.mark.parametrize("tuned", [dict(ROW_TILES=2), dict(STAGES=1), dict(WARPS=2, BLOCK_N=128),
