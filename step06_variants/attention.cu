@@ -21,6 +21,7 @@ enum { TILE = BLOCK_N * HEAD_DIM };     /* elements of a tile of K or V */
 enum { PASS_ROWS = THREADS / CHUNKS }; /* rows of it that the block copies at a time, 16 bytes a thread */
 /* Q's fragments stay in registers where there is room for them; else they are read again for each tile. */
 enum { Q_IN_REGISTERS = ROW_TILES * HEAD_DIM <= 128 };
+enum { LARGE = 1 << 13 }; /* beyond it c m may be off by 2^-12: as much as P, which is rounded to 11 bits */
 static_assert(STAGES == 1 || STAGES == 2, "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)");
 static_assert(BLOCK_N % 16 == 0 && HEAD_DIM % 16 == 0, "the products take 16 keys and 16 dimensions at a time");
 
@@ -95,9 +96,7 @@ static __device__ inline void attend(const AttentionParams p)
     const Interval rows = {first_m / group, (last_m - 1) / group + 1};
     const Interval keys = {row_keys(p, seq, rows.first).first, row_keys(p, seq, rows.last - 1).last};
     const int warp_row = 16 * ROW_TILES * warp, warp_m = first_m + warp_row; /* this warp's first row in the tile of Q */
-    const int warp_last = warp_m + 16 * ROW_TILES < last_m ? warp_m + 16 * ROW_TILES - 1 : last_m - 1;
-    const Interval common = {row_keys(p, seq, query_row(warp_last, group)).first,
-                             row_keys(p, seq, query_row(warp_m, group)).last};
+    const Interval common = {row_keys(p, seq, rows.last - 1).first, row_keys(p, seq, rows.first).last};
     const Interval all = {keys.first / BLOCK_N, keys.last > keys.first ? (keys.last + BLOCK_N - 1) / BLOCK_N : 0};
     const Interval tiles = split_range(all, split, splits);
     SHARED(element_t, smem);
@@ -184,19 +183,21 @@ static __device__ inline void attend(const AttentionParams p)
                     }
                 }
 
-        /* P = exp(scale * (S - m)), in place.  Any m will do that keeps P in range: m follows the largest score of its
-         * row, and l and o follow m, only where that has grown by a factor of more than 2^8. */
-        float tile_max[ROW_TILES][2];
-        int grown = 0;
+        /* P = exp(scale (S - m)) = exp2(c S - c m), c = scale log2(e), in place.  Any m will do that keeps P in range: m
+         * follows the largest score of its row, and l and o follow m, only where that has grown by more than 2^8.  Where
+         * c m is so large that its rounding would show in P, S - m is taken first. */
+        float tile_max[ROW_TILES][2], shift[ROW_TILES][2];
+        int unusual = 0;
         UNROLL for (int t = 0; t < ROW_TILES; t++)
             UNROLL for (int half = 0; half < 2; half++) {
                 float largest = -INFINITY; /* of this lane's columns */
                 UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
                     largest = fmaxf(largest, fmaxf(s[t][j][2 * half], s[t][j][2 * half + 1]));
                 tile_max[t][half] = largest;
-                grown |= (largest - row_max[t][half]) * p.scale_log2 > 8;
+                shift[t][half] = row_max[t][half] * p.scale_log2;
+                unusual |= fmaf(largest, p.scale_log2, -shift[t][half]) > 8 || fabsf(shift[t][half]) > LARGE;
             }
-        if (__any_sync(FULL_WARP, grown))
+        if (__any_sync(FULL_WARP, unusual))
             UNROLL for (int t = 0; t < ROW_TILES; t++)
                 UNROLL for (int half = 0; half < 2; half++) {
                     float new_max = tile_max[t][half];
@@ -205,16 +206,22 @@ static __device__ inline void attend(const AttentionParams p)
                     if ((new_max - row_max[t][half]) * p.scale_log2 > 8) {
                         const float rescale = exp2_approx((row_max[t][half] - new_max) * p.scale_log2);
                         row_max[t][half] = new_max;
+                        shift[t][half] = new_max * p.scale_log2;
                         row_sum[t][half] *= rescale; /* of this lane's columns; the four lanes are added up at the end */
                         UNROLL for (int n = 0; n < CHUNKS; n++)
                             o[t][n][2 * half] *= rescale, o[t][n][2 * half + 1] *= rescale;
+                    }
+                    if (fabsf(shift[t][half]) > LARGE) {
+                        shift[t][half] = 0;
+                        UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                            s[t][j][2 * half] -= row_max[t][half], s[t][j][2 * half + 1] -= row_max[t][half];
                     }
                 }
         UNROLL for (int t = 0; t < ROW_TILES; t++)
             UNROLL for (int half = 0; half < 2; half++)
                 UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
                     UNROLL for (int c = 0; c < 2; c++) {
-                        s[t][j][2 * half + c] = exp2_approx((s[t][j][2 * half + c] - row_max[t][half]) * p.scale_log2);
+                        s[t][j][2 * half + c] = exp2_approx(fmaf(s[t][j][2 * half + c], p.scale_log2, -shift[t][half]));
                         row_sum[t][half] += s[t][j][2 * half + c];
                     }
 

@@ -161,14 +161,15 @@ static __device__ inline float soft_cap(const AttentionParams p, float s)
 }
 
 /* Sink: one more logit in the denominator.  The larger of the two is the new reference point, or exp overflows.
- * In: row_max (of scaled scores) and row_sum; out: what O is multiplied with, and LSE.  O without a key is 0. */
+ * In: row_max (of scaled scores) and row_sum; out: what O is multiplied with, and LSE.  A row without a key has
+ * row_sum = 0: O = 0, LSE = the sink. */
 static __device__ inline float finish_row(float max_scaled, float row_sum, float sink, float *lse)
 {
-    const float max = row_sum == 0 ? sink : fmaxf(max_scaled, sink);
-    const float finite_max = max == -INFINITY ? 0 : max; /* -inf - -inf would be NaN */
-    const float own = expf(max_scaled - finite_max), sum = row_sum * own + expf(sink - finite_max);
-    *lse = sum == 0 ? -INFINITY : finite_max + logf(sum);
-    return sum == 0 ? 0 : own / sum;
+    const int above = sink > max_scaled; /* the sink is the larger */
+    const float own = above ? expf(max_scaled - sink) : 1, other = above ? 1 : expf(sink - max_scaled);
+    const float sum = row_sum * own + other;
+    *lse = row_sum == 0 ? sink : (above ? sink : max_scaled) + logf(sum);
+    return row_sum == 0 ? 0 : own / sum;
 }
 
 #endif
