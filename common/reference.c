@@ -351,7 +351,7 @@ void reference_free(Reference *r)
  * Score s_j: to within d = (D + 8) E M.  Products of two elements are exact in float; each of D additions rounds a
  *   partial sum, which M bounds.  (A tensor core cuts instead of rounding.  That loses twice as much, but only once for
  *   8 or 16 products, whose bits below it keeps.)  8: scale * log2(e), its product with s_j and with the maximum, their
- *   difference.  The tanh of a softcap may be off by 8 E, times the cap.
+ *   difference.  The tanh of a softcap may be off by 8 E of itself; it is below the cap, and below the score.
  * O = sum_j P_j V_j: the sum of, to first order,
  *   2d A      dO = sum_j P_j ds_j (V_j - O), and |O| <= A
  *   u A       P rounded to the element type before the second product (from step 05 on)
@@ -375,7 +375,7 @@ static const double E = 0x1p-24;
 
 static double score_error(const Reference *r, const AttentionParams *p, int64_t row)
 {
-    return E * ((r->head_dim + 8) * r->magnitude[row] + 8 * fabs((double)p->softcap));
+    return E * ((r->head_dim + 8) * r->magnitude[row] + 8 * fmin(p->softcap, r->magnitude[row]));
 }
 
 static double o_bound(const Reference *r, const AttentionParams *p, double n, int64_t row, int64_t at)

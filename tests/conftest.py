@@ -1,6 +1,6 @@
 """Shared by the tests: builds steps with make, runs them, reads what they write.
 
-BACKEND=cpu|cuda chooses the backend, CC the compiler.  Settings that a test asks for are built once, all steps at a time.
+BACKEND=cpu|cuda chooses the backend, CC the compiler.  What a test asks for is built once.
 """
 import fcntl
 import json
@@ -35,11 +35,11 @@ def make(*words, check=True):
 def binary(step, **settings):
     """The executable of a step, built with these settings."""
     settings = {**DEFAULTS, **settings}
-    words = tuple(f"{k}={v}" for k, v in settings.items())
+    words = (step.split("_")[0], *(f"{k}={v}" for k, v in settings.items()))
     if words not in _built:
         with open(ROOT / "tests/conftest.py") as lock:  # pytest-xdist: one worker builds at a time
             fcntl.flock(lock, fcntl.LOCK_EX)
-            done = make(f"-j{os.cpu_count()}", "all", *words)
+            done = make(f"-j{os.cpu_count()}", *words)
         assert "warning" not in done.stderr, done.stderr
         _built.add(words)
     return where(step, settings)

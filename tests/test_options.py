@@ -371,7 +371,7 @@ def test_json_and_the_first_line_name_the_variants(runner):
 @pytest.mark.parametrize("words", [["--window", "-1,-1"], ["--window=-1,0"], ["--window", "2147483647,2147483647"],
                                    ["--softcap", "1e38"], ["--softcap", "0"], ["--softcap", "30", "--scale", "0"],
                                    ["--softcap", "30", "--scale", "-0.3"], ["--softcap", "1e38", "--scale", "1e-38"],
-                                   ["--softcap", "1e-30"], ["--splits", "64"], ["--block-causal", "2147483647"]])
+                                   ["--softcap", "1e-30"], ["--splits", "64"], ["--scale", "1e38"], ["--block-causal", "2147483647"]])
 def test_extreme_variants(words, runner):
     done = runner.run(SIX, *SMALL, *words)
     assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
