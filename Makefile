@@ -49,7 +49,7 @@ help:
 	@echo 'make probe             run ldmatrix and mma on coordinates: who receives what'
 	@echo 'make docs              draw docs/diagrams anew (needs Graphviz)'
 	@echo 'make test              the tests (sets up a Python environment by itself)'
-	@echo 'make check-gpu         every step under the four tools of compute-sanitizer (needs a GPU)'
+	@echo 'make check-gpu         every step and variant under the four tools of compute-sanitizer (needs a GPU)'
 	@echo 'make bench             every step timed beside the ceilings and PyTorch (needs a GPU); ARGS=--quick'
 	@echo 'make clean             remove build/'
 	@echo 'settings: HEAD_DIM=$(HEAD_DIM) BLOCK_N=$(BLOCK_N) WARPS=$(WARPS) ROW_TILES=$(ROW_TILES) STAGES=$(STAGES) DTYPE=$(DTYPE) BACKEND=$(BACKEND) ARCH=$(ARCH) CC=$(CC)'
@@ -118,10 +118,15 @@ PYTHON = $(shell python3 -c 'import numpy, pytest, hypothesis' 2>/dev/null && ec
 test: $(if $(filter test,$(MAKECMDGOALS)),$(filter .venv%,$(PYTHON)))
 	BACKEND=$(BACKEND) CC='$(CC)' $(PYTHON) -m pytest -q tests $(ARGS)
 SANITIZE = compute-sanitizer --error-exitcode 1 --print-limit 3
+SIX = $(filter %/step06_variants$(SUFFIX),$(all_binaries))
+SIX_CASES = causal_random or packed_with_empty or pages[ or empty_splits# their arrays come from files
 check-gpu: all
-	@for tool in memcheck racecheck initcheck synccheck; do for program in $(all_binaries); do \
-	$(SANITIZE) --tool $$tool $$program --heads 2 --seq-q 65 --seq-kv 65 >build/sanitizer.log 2>&1 \
-	&& grep -q PASS build/sanitizer.log || { cat build/sanitizer.log; exit 1; }; echo "$$tool $$program: clean"; done; done
+	@for tool in memcheck racecheck initcheck synccheck; do \
+	printf '%s --heads 2 --seq-q 65 --seq-kv 65\n' $(all_binaries) '$(SIX) --causal' '$(SIX) --causal --kv-heads 1 --splits 9' \
+	'$(SIX) --window 20,3 --block-causal 8 --softcap 5' | while read -r run; do \
+	$(SANITIZE) --tool $$tool $$run >build/sanitizer.log 2>&1 </dev/null && grep -q PASS build/sanitizer.log \
+	|| { cat build/sanitizer.log; exit 1; }; echo "$$tool $$run: clean"; done || exit 1; \
+	WRAPPER="$(SANITIZE) --tool $$tool" BACKEND=cuda $(PYTHON) -m pytest -q tests/test_variants.py -k '$(SIX_CASES)' $(ARGS) || exit 1; done
 bench:
 	@python3 common/bench.py $(ARGS)
 validate-counters: # on a GPU machine: the executor's counters beside Nsight Compute's

@@ -1,6 +1,6 @@
 """Shared by the tests: builds steps with make, runs them, reads what they write.
 
-BACKEND=cpu|cuda chooses the backend, CC the compiler.  What a test asks for is built once.
+BACKEND=cpu|cuda chooses the backend, CC the compiler, WRAPPER words before each run (compute-sanitizer ...).  What a test asks for is built once.
 """
 import fcntl
 import json
@@ -18,6 +18,7 @@ import reference  # noqa: E402
 
 BACKEND = os.environ.get("BACKEND", "cpu")
 CC = os.environ.get("CC", "cc")
+WRAPPER = os.environ.get("WRAPPER", "").split()
 STEPS = sorted(p.parent.name for p in ROOT.glob("step*/attention.cu"))
 DEFAULTS = dict(HEAD_DIM=64, BLOCK_N=64, WARPS=4, ROW_TILES=1, STAGES=2, DTYPE="f16")
 _built = set()
@@ -63,7 +64,7 @@ class Runner:
 
     def run(self, step, *arguments, **settings):
         """CompletedProcess of a run with these arguments."""
-        return subprocess.run([binary(step, **settings), *map(str, arguments)], capture_output=True, text=True,
+        return subprocess.run([*WRAPPER, binary(step, **settings), *map(str, arguments)], capture_output=True, text=True,
                               cwd=self.folder, timeout=300)
 
     def attend(self, step, q, k, v, *arguments, **settings):
