@@ -31,7 +31,7 @@ from measure import RESULTS, ROOT, build, build_folder, find_nvcc, machine, make
 
 STEPS = sorted(p.parent.name for p in ROOT.glob("step0*/attention.cu"))
 STEP05, STEP06 = "step05_mma_ldmatrix", "step06_variants"
-TUNED = {64: dict(ROW_TILES=2), 128: dict(ROW_TILES=2, WARPS=4)}  # by HEAD_DIM: the constants that an H200 wants
+TUNED = {64: dict(ROW_TILES=2), 128: dict(ROW_TILES=2)}  # by HEAD_DIM: the constants that an H200 wants
 PEERS = {"FlashAttention-2": "FLASH_ATTENTION", "cuDNN": "CUDNN_ATTENTION", "memory-efficient": "EFFICIENT_ATTENTION",
          "math": "MATH"}  # names in torch.nn.attention.SDPBackend
 FLEX = "FlexAttention"

@@ -202,8 +202,9 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
                 lse[row] = sum == 0 ? -INFINITY : row_max[t][half] * p.scale + logf(sum);
         }
     __syncwarp(); /* the rows are complete */
-    for (int i = lane; i < 16 * ROW_TILES * CHUNKS; i += WARP_SIZE) {
-        const int tile_row = warp_row + i / CHUNKS, chunk = i % CHUNKS, row = block % row_blocks * BLOCK_M + tile_row;
+    UNROLL for (int i = 0; i < 16 * ROW_TILES * CHUNKS; i += WARP_SIZE) {
+        const int tile_row = warp_row + (i + lane) / CHUNKS, chunk = (i + lane) % CHUNKS;
+        const int row = block % row_blocks * BLOCK_M + tile_row;
         if (row < p.seq_q && 8 * chunk < p.head_dim)
             STORE16(out + row * p.o_stride.row + 8 * chunk, LOAD16(q_smem + swizzle(tile_row, chunk)));
     }

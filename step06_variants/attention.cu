@@ -63,12 +63,13 @@ static __device__ inline void copy_kv(element_t *smem, const element_t *x, Strid
                            pass + row >= start && pass + row < end ? 16 : 0);
         return;
     }
-    if (row < PASS_ROWS)
-        for (int r = row; r < BLOCK_N; r += PASS_ROWS) {
-            const int exists = r >= start && r < end && any_row_sees(p, seq.batch, head, rows, first_key + r);
-            cp_async16(smem + swizzle(r, chunk), from + (exists ? kv_row(p, seq, stride, first_key + r) : 0),
-                       exists ? 16 : 0);
+    UNROLL for (int pass = 0; pass < BLOCK_N; pass += PASS_ROWS) {
+        const int r = pass + row, key = first_key + r;
+        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_N % PASS_ROWS == 0 || r < BLOCK_N)) {
+            const int exists = r >= start && r < end && any_row_sees(p, seq.batch, head, rows, key);
+            cp_async16(smem + swizzle(r, chunk), from + (exists ? kv_row(p, seq, stride, key) : 0), exists ? 16 : 0);
         }
+    }
 }
 
 /* The A operand of one mma: rows row .. row + 15 of the Q tile, dimensions 16 * step .. + 15. */
@@ -80,22 +81,20 @@ static __device__ inline uint4 load_q(const element_t *q_smem, int row, int step
 static __device__ inline void attend(const AttentionParams p)
 {
     const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-    const int group = heads_together(&p), groups = p.heads / group, splits = p.num_splits;
-    const int row_blocks = (int)(((int64_t)p.seq_q * group + BLOCK_M - 1) / BLOCK_M), block = (int)blockIdx.x;
-    const int first_m = (row_blocks - 1 - block % row_blocks) * BLOCK_M; /* causal: the longest blocks first */
-    const int split = block / row_blocks % splits, head = block / row_blocks / splits % groups * group;
-    const int batch = block / row_blocks / splits / groups, kv_head = head / (p.heads / p.kv_heads);
+    const int group = heads_together(&p), splits = p.num_splits;
+    const Work work = work_of(p, (int)blockIdx.x, BLOCK_M);
+    const int batch = work.batch, head = work.head, split = work.split, first_m = work.first_m;
     const Sequence seq = sequence(p, batch);
     const int rows_m = seq.len_q * group; /* rows of the group's heads */
     if (first_m >= rows_m) return;        /* the whole block: a shorter sequence of the batch */
     const element_t *q = p.q + batch * p.q_stride.batch + head * p.q_stride.head + seq.q_row * p.q_stride.row;
-    const element_t *k = p.k + kv_head * p.k_stride.head, *v = p.v + kv_head * p.v_stride.head;
+    const element_t *k = p.k + work.kv_head * p.k_stride.head, *v = p.v + work.kv_head * p.v_stride.head;
 
     /* what the block's first and last row see bounds what any of them sees; the warp's, what all of its rows see */
     const int last_m = first_m + BLOCK_M < rows_m ? first_m + BLOCK_M : rows_m;
-    const Interval rows = {first_m / group, (last_m - 1) / group + 1};
+    const Interval rows = {query_row(first_m, group), query_row(last_m - 1, group) + 1};
     const Interval keys = {row_keys(p, seq, rows.first).first, row_keys(p, seq, rows.last - 1).last};
-    const int warp_row = 16 * ROW_TILES * warp, warp_m = first_m + warp_row; /* this warp's first row in the tile of Q */
+    const int warp_row = 16 * ROW_TILES * warp, warp_m = first_m + warp_row; /* this warp's first row, in the tile and in all */
     const Interval common = {row_keys(p, seq, rows.last - 1).first, row_keys(p, seq, rows.first).last};
     const Interval all = {keys.first / BLOCK_N, keys.last > keys.first ? (keys.last + BLOCK_N - 1) / BLOCK_N : 0};
     const Interval tiles = split_range(all, split, splits);
@@ -166,21 +165,26 @@ static __device__ inline void attend(const AttentionParams p)
                     UNROLL for (int i = 0; i < 4; i++) s[t][j][i] = soft_cap(p, s[t][j][i]);
 
         /* Keys that a row does not see must weigh nothing in it; tiles that all rows see whole need no look. */
-        if (first_key < common.first || first_key + BLOCK_N > common.last || p.block_mask)
+        const int left = first_key < common.first, right = first_key + BLOCK_N > common.last || p.block_mask;
+        if (left || right)
             UNROLL for (int t = 0; t < ROW_TILES; t++)
                 UNROLL for (int half = 0; half < 2; half++) {
                     const int m = warp_m + lane / 4 + 16 * t + 8 * half, row = query_row(m, group);
                     const Interval seen = row_keys(p, seq, row);
                     const int lane_key = first_key + 2 * (lane % 4); /* this lane's first key in the tile */
                     unsigned visible = ~0u;                          /* a bit for each of 32 keys from it on */
-                    UNROLL for (int j = 0; j < BLOCK_N / 8; j++) {
-                        if (p.block_mask && j % 4 == 0 && m < rows_m)
-                            visible = visible_blocks(p, seq, head, row, first_key + 8 * j) >> 2 * (lane % 4);
-                        UNROLL for (int c = 0; c < 2; c++)
-                            if (8 * j + c < seen.first - lane_key || 8 * j + c >= seen.last - lane_key ||
-                                !(visible >> (8 * (j % 4) + c) & 1))
-                                s[t][j][2 * half + c] = -INFINITY;
-                    }
+                    if (left)
+                        UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                            UNROLL for (int c = 0; c < 2; c++)
+                                if (8 * j + c < seen.first - lane_key) s[t][j][2 * half + c] = -INFINITY;
+                    if (right)
+                        UNROLL for (int j = 0; j < BLOCK_N / 8; j++) {
+                            if (p.block_mask && j % 4 == 0 && m < rows_m)
+                                visible = visible_blocks(p, seq, head, row, first_key + 8 * j) >> 2 * (lane % 4);
+                            UNROLL for (int c = 0; c < 2; c++)
+                                if (8 * j + c >= seen.last - lane_key || !(visible >> (8 * (j % 4) + c) & 1))
+                                    s[t][j][2 * half + c] = -INFINITY;
+                        }
                 }
 
         /* P = exp(scale (S - m)) = exp2(c S - c m), c = scale log2(e), in place.  Any m will do that keeps P in range: m
@@ -244,38 +248,48 @@ static __device__ inline void attend(const AttentionParams p)
         tile = next;
     }
 
-    /* O = o / l and LSE = scale * m + ln l, with the sink where there is one; a part of a split leaves both in f32, to
-     * be combined.  O goes where this warp's rows of Q were, so that it can leave in 16-byte stores. */
-    cp_async_wait(0);
-    __syncthreads(); /* Q has landed and all warps have read it */
-    element_t *out = p.o + batch * p.o_stride.batch + head * p.o_stride.head + seq.q_row * p.o_stride.row;
+    /* O = o / l and LSE = scale * m + ln l, with the sink where there is one */
     const int64_t lse_row = batch * p.lse_stride.batch + head * p.lse_stride.head + seq.q_row; /* of row 0 */
     UNROLL for (int t = 0; t < ROW_TILES; t++)
         UNROLL for (int half = 0; half < 2; half++) {
             float sum = row_sum[t][half], row_lse;
             sum += __shfl_xor_sync(FULL_WARP, sum, 1);
             sum += __shfl_xor_sync(FULL_WARP, sum, 2);
-            const int tile_row = warp_row + lane / 4 + 16 * t + 8 * half, m = first_m + tile_row;
+            const int m = warp_m + lane / 4 + 16 * t + 8 * half;
             const float sink = p.sinks && splits == 1 && m < rows_m ? p.sinks[head + m % group] : -INFINITY;
             const float factor = finish_row(row_max[t][half] * p.scale, sum, sink, &row_lse);
+            UNROLL for (int n = 0; n < CHUNKS; n++) o[t][n][2 * half] *= factor, o[t][n][2 * half + 1] *= factor;
             const int64_t at = lse_row + row_offset(p.lse_stride, m, group);
-            float *part = partial_o(p, split, at); /* [D] */
-            UNROLL for (int n = 0; n < CHUNKS; n++) {
-                const float x = o[t][n][2 * half] * factor, y = o[t][n][2 * half + 1] * factor;
-                if (splits == 1)
-                    STORE4(q_smem + swizzle(tile_row, n) + 2 * (lane % 4), pack4(x, y));
-                else if (m < rows_m && 8 * n < p.head_dim)
-                    part[8 * n + 2 * (lane % 4)] = x, part[8 * n + 2 * (lane % 4) + 1] = y;
-            }
             if (m < rows_m && lane % 4 == 0) *(splits == 1 ? p.lse + at : partial_lse(p, split, at)) = row_lse;
         }
-    if (splits > 1) return;
+
+    /* A part of a split leaves O in f32, to be combined ... */
+    if (splits > 1) {
+        UNROLL for (int t = 0; t < ROW_TILES; t++)
+            UNROLL for (int half = 0; half < 2; half++) {
+                const int m = warp_m + lane / 4 + 16 * t + 8 * half;
+                float *part = partial_o(p, split, lse_row + row_offset(p.lse_stride, m, group)) + 2 * (lane % 4); /* [D] */
+                UNROLL for (int n = 0; n < CHUNKS; n++)
+                    if (m < rows_m && 8 * n < p.head_dim)
+                        part[8 * n] = o[t][n][2 * half], part[8 * n + 1] = o[t][n][2 * half + 1];
+            }
+        return;
+    }
+
+    /* ... a whole row goes where this warp's rows of Q were, so that it can leave in 16-byte stores. */
+    cp_async_wait(0);
+    __syncthreads(); /* Q has landed and all warps have read it */
+    element_t *out = p.o + batch * p.o_stride.batch + head * p.o_stride.head + seq.q_row * p.o_stride.row;
+    UNROLL for (int t = 0; t < ROW_TILES; t++)
+        UNROLL for (int half = 0; half < 2; half++)
+            UNROLL for (int n = 0; n < CHUNKS; n++)
+                STORE4(q_smem + swizzle(warp_row + lane / 4 + 16 * t + 8 * half, n) + 2 * (lane % 4),
+                       pack4(o[t][n][2 * half], o[t][n][2 * half + 1]));
     __syncwarp(); /* the rows are complete */
-    for (int i = lane; i < 16 * ROW_TILES * CHUNKS; i += WARP_SIZE) {
-        const int tile_row = warp_row + i / CHUNKS, chunk = i % CHUNKS, m = first_m + tile_row;
+    UNROLL for (int i = 0; i < 16 * ROW_TILES * CHUNKS; i += WARP_SIZE) {
+        const int tile_row = warp_row + (i + lane) / CHUNKS, chunk = (i + lane) % CHUNKS, m = first_m + tile_row;
         if (m < rows_m && 8 * chunk < p.head_dim)
-            STORE16(out + row_offset(p.o_stride, m, group) + 8 * chunk,
-                    LOAD16(q_smem + swizzle(tile_row, chunk)));
+            STORE16(out + row_offset(p.o_stride, m, group) + 8 * chunk, LOAD16(q_smem + swizzle(tile_row, chunk)));
     }
 }
 
@@ -300,18 +314,21 @@ __global__ void combine(const AttentionParams p)
     if (at >= rows) return;
     const int64_t batch = p.cu_seqlens_q ? 0 : at / p.lse_stride.batch, rest = at - batch * p.lse_stride.batch;
     const int64_t head = rest / p.lse_stride.head, row = rest % p.lse_stride.head;
-    float max = p.sinks ? p.sinks[head] : -INFINITY, sum = 0, weighted[CHUNKS * 8 / WARP_SIZE] = {0};
-    for (int split = 0; split < p.num_splits; split++) max = fmaxf(max, *partial_lse(p, split, at));
+    const float sink = p.sinks ? p.sinks[head] : -INFINITY;
+    float max = sink, weighted[CHUNKS * 8 / WARP_SIZE] = {0};
+    for (int split = lane; split < p.num_splits; split += WARP_SIZE) max = fmaxf(max, *partial_lse(p, split, at));
+    UNROLL for (int step = 16; step > 0; step /= 2) max = fmaxf(max, __shfl_xor_sync(FULL_WARP, max, step));
     const float finite_max = max == -INFINITY ? 0 : max; /* -inf - -inf would be NaN */
-    for (int split = 0; split < p.num_splits; split++) {
-        const float weight = expf(*partial_lse(p, split, at) - finite_max);
-        sum += weight;
-        UNROLL for (int i = 0; i < CHUNKS * 8 / WARP_SIZE; i++) {
-            const int d = i * WARP_SIZE + lane;
-            if (d < p.head_dim) weighted[i] += weight * partial_o(p, split, at)[d];
+    float sum = expf(sink - finite_max);
+    for (int first = 0; first < p.num_splits; first += 8) /* 8 at a time: loads that do not wait for each other */
+        UNROLL for (int split = first; split < first + 8; split++) {
+            const float weight = split < p.num_splits ? expf(*partial_lse(p, split, at) - finite_max) : 0;
+            sum += weight;
+            UNROLL for (int i = 0; i < CHUNKS * 8 / WARP_SIZE; i++) {
+                const int d = i * WARP_SIZE + lane;
+                if (d < p.head_dim && split < p.num_splits) weighted[i] += weight * partial_o(p, split, at)[d];
+            }
         }
-    }
-    if (p.sinks) sum += expf(p.sinks[head] - finite_max);
     element_t *out = p.o + batch * p.o_stride.batch + head * p.o_stride.head + row * p.o_stride.row;
     UNROLL for (int i = 0; i < CHUNKS * 8 / WARP_SIZE; i++) {
         const int d = i * WARP_SIZE + lane;
@@ -320,15 +337,19 @@ __global__ void combine(const AttentionParams p)
     if (lane == 0) p.lse[at] = sum == 0 ? -INFINITY : finite_max + logf(sum);
 }
 
-/* How many parts: as asked, or enough of them to give every multiprocessor two blocks, if one part has too few. */
+enum { SMEM_BYTES = (2 * STAGES * TILE + BLOCK_M * HEAD_DIM) * 2 };
+/* Blocks that a multiprocessor has room for at once: shared memory, and registers (up to 256 a thread). */
+enum { FIT_SMEM = 227 * 1024 / (SMEM_BYTES + 1024), FIT_REGISTERS = 256 / THREADS };
+enum { BLOCKS_AT_ONCE = FIT_SMEM < FIT_REGISTERS ? FIT_SMEM : FIT_REGISTERS };
+
+/* How many parts: as asked, or as many as fill the multiprocessors, if one part leaves half of their room empty. */
 static int choose_splits(const AttentionParams *p)
 {
-    const int group = heads_together(p);
-    const int64_t blocks = ((int64_t)p->seq_q * group + BLOCK_M - 1) / BLOCK_M * p->batch * (p->heads / group);
+    const int64_t blocks = blocks_for(p, 1, BLOCK_M), room = (int64_t)p->multiprocessors * BLOCKS_AT_ONCE;
     const int64_t tiles = ((int64_t)p->seq_kv + BLOCK_N - 1) / BLOCK_N;
     if (p->num_splits > 0) return p->num_splits;
-    if (blocks >= p->multiprocessors || tiles < 2) return 1;
-    return (int)(2 * p->multiprocessors / blocks < tiles ? 2 * p->multiprocessors / blocks : tiles);
+    if (p->multiprocessors == 1 || 2 * blocks > room || tiles < 2) return 1;
+    return (int)(room / blocks < tiles ? room / blocks : tiles);
 }
 
 static int64_t workspace(const AttentionParams *p) /* bytes of the partial results */
@@ -340,15 +361,11 @@ static int64_t workspace(const AttentionParams *p) /* bytes of the partial resul
 static void launch(const AttentionParams *p)
 {
     AttentionParams split = *p;
-    const int group = heads_together(p);
-    const int64_t row_blocks = ((int64_t)p->seq_q * group + BLOCK_M - 1) / BLOCK_M;
-    const int64_t smem_bytes = (2 * STAGES * TILE + BLOCK_M * HEAD_DIM) * (int64_t)sizeof(element_t);
-    const int64_t blocks = row_blocks * choose_splits(p) * (p->heads / group) * p->batch;
     split.num_splits = choose_splits(p);
     if (p->block_table || p->block_mask || p->softcap > 0)
-        LAUNCH(flash_fwd_lookup, blocks, THREADS, smem_bytes, split);
+        LAUNCH(flash_fwd_lookup, blocks_for(p, split.num_splits, BLOCK_M), THREADS, SMEM_BYTES, split);
     else
-        LAUNCH(flash_fwd, blocks, THREADS, smem_bytes, split);
+        LAUNCH(flash_fwd, blocks_for(p, split.num_splits, BLOCK_M), THREADS, SMEM_BYTES, split);
     if (split.num_splits > 1) LAUNCH(combine, (lse_rows(p) + WARPS - 1) / WARPS, THREADS, 0, split);
 }
 

@@ -106,6 +106,7 @@ static __device__ inline int next_tile(const AttentionParams p, int batch, int h
 static __device__ inline Interval split_range(Interval tiles, int split, int splits)
 {
     const int64_t count = tiles.last > tiles.first ? tiles.last - tiles.first : 0;
+    if (splits == 1) return tiles;
     const Interval part = {tiles.first + (int)(count * split / splits),
                            tiles.first + (int)(count * (split + 1) / splits)};
     return part;
@@ -117,7 +118,31 @@ static __device__ inline Interval split_range(Interval tiles, int split, int spl
  * its own.  MHA: a group of one. */
 static __host__ __device__ inline int heads_together(const AttentionParams *p)
 {
-    return p->mask_head ? 1 : p->heads / p->kv_heads;
+    return p->mask_head || p->heads == p->kv_heads ? 1 : p->heads / p->kv_heads;
+}
+static __host__ __device__ inline int64_t blocks_for(const AttentionParams *p, int64_t splits, int block_m)
+{
+    const int group = heads_together(p);
+    return ((int64_t)p->seq_q * group + block_m - 1) / block_m * splits * (p->heads / group) * p->batch;
+}
+
+/* What a block computes: rows from first_m on of the group of heads from head on, over one part of the keys. */
+typedef struct Work {
+    int batch, head, kv_head, split, first_m;
+} Work;
+
+/* Blocks come in the order of their numbers: 16 groups at a time, whose K and V the L2 cache holds, and of these the
+ * last rows first.  Under a causal mask they see most, so the work that is left at the end comes in small pieces. */
+static __device__ inline Work work_of(const AttentionParams p, int block, int block_m)
+{
+    const int group = heads_together(&p), groups = p.mask_head ? p.heads : p.kv_heads;
+    const int row_blocks = (int)(((int64_t)p.seq_q * group + block_m - 1) / block_m);
+    const int first = block / (16 * row_blocks) * 16, left = p.batch * groups * p.num_splits - first;
+    const int size = left < 16 ? left : 16, place = block - first * row_blocks, item = first + place % size;
+    const int g = item / p.num_splits % groups;
+    const Work work = {item / p.num_splits / groups, g * group, p.mask_head ? g / (p.heads / p.kv_heads) : g,
+                       item % p.num_splits, (row_blocks - 1 - place / size) * block_m};
+    return work;
 }
 
 /* Row m of the group's heads is query row m / group of head m % group.  Its offset, in elements. */
