@@ -131,15 +131,17 @@ typedef struct Work {
     int batch, head, kv_head, split, first_m;
 } Work;
 
-/* Blocks come in the order of their numbers: 16 groups at a time, whose K and V the L2 cache holds, and of these the
- * last rows first.  Under a causal mask they see most, so the work that is left at the end comes in small pieces. */
+/* Blocks start in the order of their numbers: one group after another, so that those which run at a time read the same
+ * K and V.  Where later rows see more (causal): 16 groups at a time, as many as the L2 cache holds, and of these the
+ * last rows first, so that the work left at the end comes in small pieces. */
 static __device__ inline Work work_of(const AttentionParams p, int block, int block_m)
 {
     const int group = heads_together(&p), groups = p.mask_head ? p.heads : p.kv_heads;
     const int row_blocks = (int)(((int64_t)p.seq_q * group + block_m - 1) / block_m);
-    const int first = block / (16 * row_blocks) * 16, left = p.batch * groups * p.num_splits - first;
-    const int size = left < 16 ? left : 16, place = block - first * row_blocks, item = first + place % size;
-    const int g = item / p.num_splits % groups;
+    const int later_rows_see_more = (p.window_right >= 0 || p.block_causal > 0) && p.window_left < 0;
+    const int at_a_time = later_rows_see_more ? 16 : 1, first = block / (at_a_time * row_blocks) * at_a_time;
+    const int left = p.batch * groups * p.num_splits - first, size = left < at_a_time ? left : at_a_time;
+    const int place = block - first * row_blocks, item = first + place % size, g = item / p.num_splits % groups;
     const Work work = {item / p.num_splits / groups, g * group, p.mask_head ? g / (p.heads / p.kv_heads) : g,
                        item % p.num_splits, (row_blocks - 1 - place / size) * block_m};
     return work;
