@@ -1,7 +1,7 @@
 /* step06_variants: every variant of attention in one kernel, as run-time options that combine.
  * Changes from step05: which keys a row sees, and where they live; the functions in variants.h say it.
- *     interval   row_keys, tile_visible, split_range: causal, window, block-causal, block-sparse, split-KV
- *     address    sequence, group_size, kv_row: varlen, GQA and MQA, paged KV
+ *     interval   row_keys, visible_blocks, next_tile, split_range: causal, window, block-causal, block-sparse, split-KV
+ *     address    sequence, work_of, row_offset, kv_row: varlen, GQA and MQA, paged KV
  *     epilogue   finish_row: sink; partial results and the second kernel, combine: split-KV
  * A tile that no row of the block sees is not visited; one that all rows see whole takes no mask.
  * GQA: the heads of a group share the rows of a block.  Row m is query row m / group of the group's head m % group; so
@@ -90,14 +90,15 @@ static __device__ inline void attend(const AttentionParams p)
     const element_t *q = p.q + batch * p.q_stride.batch + head * p.q_stride.head + seq.q_row * p.q_stride.row;
     const element_t *k = p.k + work.kv_head * p.k_stride.head, *v = p.v + work.kv_head * p.v_stride.head;
 
-    /* what the block's first and last row see bounds what any of them sees; the warp's, what all of its rows see */
+    /* what the block's first and last row see bounds what any of its rows sees (keys) and what all see (common) */
     const int last_m = first_m + BLOCK_M < rows_m ? first_m + BLOCK_M : rows_m;
     const Interval rows = {query_row(first_m, group), query_row(last_m - 1, group) + 1};
     const Interval keys = {row_keys(p, seq, rows.first).first, row_keys(p, seq, rows.last - 1).last};
-    const int warp_row = 16 * ROW_TILES * warp, warp_m = first_m + warp_row; /* this warp's first row, in the tile and in all */
     const Interval common = {row_keys(p, seq, rows.last - 1).first, row_keys(p, seq, rows.first).last};
     const Interval all = {keys.first / BLOCK_N, keys.last > keys.first ? (keys.last + BLOCK_N - 1) / BLOCK_N : 0};
     const Interval tiles = split_range(all, split, splits);
+
+    const int warp_row = 16 * ROW_TILES * warp, warp_m = first_m + warp_row; /* this warp's first row: in the tile, in all */
     SHARED(element_t, smem);
     element_t *q_smem = smem + 2 * STAGES * TILE; /* [BLOCK_M, HEAD_DIM], swizzled */
 
@@ -165,19 +166,19 @@ static __device__ inline void attend(const AttentionParams p)
                     UNROLL for (int i = 0; i < 4; i++) s[t][j][i] = soft_cap(p, s[t][j][i]);
 
         /* Keys that a row does not see must weigh nothing in it; tiles that all rows see whole need no look. */
-        const int left = first_key < common.first, right = first_key + BLOCK_N > common.last || p.block_mask;
-        if (left || right)
+        const int cut_left = first_key < common.first, cut_right = first_key + BLOCK_N > common.last || p.block_mask;
+        if (cut_left || cut_right)
             UNROLL for (int t = 0; t < ROW_TILES; t++)
                 UNROLL for (int half = 0; half < 2; half++) {
                     const int m = warp_m + lane / 4 + 16 * t + 8 * half, row = query_row(m, group);
                     const Interval seen = row_keys(p, seq, row);
                     const int lane_key = first_key + 2 * (lane % 4); /* this lane's first key in the tile */
                     unsigned visible = ~0u;                          /* a bit for each of 32 keys from it on */
-                    if (left)
+                    if (cut_left)
                         UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
                             UNROLL for (int c = 0; c < 2; c++)
                                 if (8 * j + c < seen.first - lane_key) s[t][j][2 * half + c] = -INFINITY;
-                    if (right)
+                    if (cut_right)
                         UNROLL for (int j = 0; j < BLOCK_N / 8; j++) {
                             if (p.block_mask && j % 4 == 0 && m < rows_m)
                                 visible = visible_blocks(p, seq, head, row, first_key + 8 * j) >> 2 * (lane % 4);
