@@ -2,6 +2,8 @@
 
     python3 common/bench.py            measures; writes bench_gpu.json, bench_gpu.md, bench_gpu.svg and ladder_gpu.md
         --quick                        one length and two peers only (to build/bench unless --out says otherwise)
+        --peers NAME,NAME              only these of FlashAttention-2, cuDNN, memory-efficient, math, FlexAttention
+        --within SECONDS               starts no new problem after that; what is left has no numbers
         --out FOLDER                   where to write (docs/results)
         --against FILE.json            how far the times are from those of an earlier run
         --render FILE.json             measures nothing: writes the pages and the picture of that file anew
@@ -124,15 +126,14 @@ def plan(quick=False):
             else:
                 todo.append((square(seq, head_dim), best, fit))
                 todo.append((square(seq, head_dim, "causal"), best[1:], fit))
-    both = [(STEP06, {}), (STEP06, TUNED[128])]
-    todo += [(decode(*shape), both, list(PEERS)[:2]) for shape in (DECODE[1:2] if quick else DECODE)]
+    todo += [(decode(*shape), [(STEP06, {})], list(PEERS)[:2]) for shape in (DECODE[1:2] if quick else DECODE)]
     if not quick:
         for head_dim, tuned in TUNED.items():
             for mask in ("full", "causal"):
                 todo.append((square(4096, head_dim, mask, "bf16"), [(STEP06, tuned)], list(PEERS)[:3]))
             todo.append((square(16384, head_dim, "window"), [(STEP06, tuned)], [FLEX]))
             todo.append((square(2048, head_dim, layout="varlen"), [(STEP06, tuned)], []))
-        todo += [(decode(*DECODE[0], layout), both, []) for layout in ("bshd", "paged")]
+        todo += [(decode(*DECODE[0], layout), [(STEP06, {})], []) for layout in ("bshd", "paged")]
     return todo
 
 
@@ -352,14 +353,20 @@ def measure_case(case, steps, names, torch, reason, run, say):
     return rows
 
 
-def measure(quick, folder):
+def shown_words(options):
+    """The options that say what is measured, where they are not the defaults."""
+    return (["--quick"] * options.quick + ["--peers", options.peers] * (options.peers.count(",") < len(PEERS)) +
+            ["--within", str(options.within)] * (options.within < 3600))
+
+
+def measure(options, folder):
     """The record: where, ceilings and rows; written after each problem, so that what is measured is not lost."""
     start = time.time()
 
     def say(row):
         print(f"{time.time() - start:4.0f} s  {label(row):<42} {Case(*(row[f] for f in Case._fields))!s:<44} " +
               (f"{mean_ms(row):9.3f} ms {row['rate']:7.2f} {row['unit']}" if row["ms"] else f"- {row['note']}"), flush=True)
-    todo = plan(quick)
+    todo = [(case, steps, [name for name in names if name in options.peers.split(",")]) for case, steps, names in plan(options.quick)]
     print("building", flush=True)
     programs, ceilings = build_all(todo)
     print(f"{time.time() - start:4.0f} s  {len(programs)} programs built", flush=True)
@@ -368,7 +375,7 @@ def measure(quick, folder):
         print(f"{reason}: no peers", flush=True)
     record = dict(where=dict(machine(), torch=torch.__version__ if torch else reason,
                              cudnn=torch.backends.cudnn.version() if torch else None,
-                             command="make bench" + " ARGS=--quick" * quick),
+                             command=" ".join(["python3 common/bench.py", *shown_words(options)])),
                   ceilings=json.loads(subprocess.run([ceilings], stdout=subprocess.PIPE, check=True).stdout), rows=[])
     print(f"{time.time() - start:4.0f} s  ceilings {record['ceilings']}", flush=True)
 
@@ -376,6 +383,9 @@ def measure(quick, folder):
         key = step, case.head_dim, tuple(sorted(program_settings(case, constants).items()))
         return time_step(programs[key], arguments, launches(case, step))
     for case, steps, names in todo:
+        if time.time() - start > options.within:
+            print(f"no time for {case}", flush=True)
+            continue
         record["rows"] += measure_case(case, steps, names, torch, reason, run, say)
         (folder / "bench_gpu.json").write_text(json.dumps(record, indent=1) + "\n")
     return record
@@ -483,10 +493,8 @@ def lengths_table(record, head_dim, mask, dtype="f16"):
 def decode_table(record):
     cases = [decode(*shape) for shape in DECODE]
     cases = [case for case in cases if any(row_case(row) == case for row in record["rows"])]
-    ours = [max((row for row in (find(record, case, STEP06, c) for c in ({}, TUNED[128])) if row),
-                key=lambda row: row["rate"], default=None) for case in cases]
-    lines = [[label(dict(name=STEP06, constants=c))] + [cell(record, find(record, case, STEP06, c)) for case in cases]
-             for c in ({}, TUNED[128])]
+    ours = [find(record, case, STEP06, {}) for case in cases]
+    lines = [[STEP06] + [cell(record, row) for row in ours]]
     lines += [[name] + [cell(record, find(record, case, name), own) for case, own in zip(cases, ours)]
               for name in list(PEERS)[:2]]
     return table(["TB/s"] + [f"B = {case.batch}, Skv = {case.seq_kv}" for case in cases], lines)
@@ -514,12 +522,10 @@ def variants_table(record):
         flex = find(record, square(16384, head_dim, "window"), FLEX)
         if window and flex:
             line(name, window, shown(window), FLEX, shown(flex))
-    for constants in ({}, TUNED[128]):
-        paged, *plain = (find(record, decode(*DECODE[0], x), STEP06, constants) for x in ("paged", "bshd", "dense"))
-        for beside, row in zip(("contiguous [B,S,H,D]", "contiguous [B,H,S,D]"), plain):
-            if paged and row:
-                name = f"decode from pages of {PAGE}, {constants_text(constants)}"
-                line(name, paged, shown(paged), beside, shown(row))
+    paged, *plain = (find(record, decode(*DECODE[0], x), STEP06, {}) for x in ("paged", "bshd", "dense"))
+    for beside, row in zip(("contiguous [B,S,H,D]", "contiguous [B,H,S,D]"), plain):
+        if paged and row:
+            line(f"decode from pages of {PAGE}", paged, shown(paged), beside, shown(row))
     return table(["step06 with", "ms", "rate", "beside", "its rate", "ratio"], lines) + [""] if lines else []
 
 
@@ -556,7 +562,7 @@ def bench_page(record, picture=True):
             for mask in ("full", "causal"):
                 lines += lengths_table(record, head_dim, mask, dtype)
     lines += ["## Decode", "", "GQA, 32 query heads, 8 KV heads, D = 128, Sq = 1, f16. TB/s of the bytes of K and V; in brackets",
-              "the share of the copy's rate. \"x\": the faster constants of step06 over the peer.", "",
+              "the share of the copy's rate. \"x\": the rate of step06 over the peer's.", "",
               *decode_table(record), ""]
     variants = variants_table(record)
     if variants:
@@ -651,10 +657,15 @@ def main():
     parser = argparse.ArgumentParser(usage="make bench [ARGS='option ...']", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--peers", default=",".join([*PEERS, FLEX]), metavar="NAME,NAME")
+    parser.add_argument("--within", type=int, default=3600, metavar="SECONDS")
     parser.add_argument("--out", type=Path, metavar="FOLDER")
     parser.add_argument("--against", type=Path, metavar="FILE.json")
     parser.add_argument("--render", type=Path, metavar="FILE.json")
     options = parser.parse_args()
+    if not set(options.peers.split(",")) <= {*PEERS, FLEX}:
+        print(f"bench: --peers {options.peers}: choose from {', '.join([*PEERS, FLEX])}", file=sys.stderr)
+        return 2
     folder = (options.out or (ROOT / "build/bench" if options.quick else RESULTS)).resolve()
     earlier = json.loads(options.against.read_text()) if options.against else None
     if options.render:
@@ -671,7 +682,7 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     if not options.render:
         try:
-            record = measure(options.quick, folder)
+            record = measure(options, folder)
         except subprocess.CalledProcessError as error:
             print(f"bench: {' '.join(map(str, error.cmd))} failed", file=sys.stderr)
             return 1

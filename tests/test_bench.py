@@ -165,7 +165,7 @@ def test_pages_show_rates_shares_and_ratios():
     assert ["FlashAttention-2"] + ["1.94 (45 %) 1.10 x"] * 3 in rows_of(page, "FlashAttention-2")
     window = rows_of(page, "window 512,0, S = 16384, D = 64")
     assert [line[-1] for line in window][1] == "1.10" and "tiles/us" in window[0][2]
-    assert len(rows_of(page, "decode from pages")) == 4 and len(rows_of(page, "8 unequal")) == 2
+    assert len(rows_of(page, "decode from pages")) == 2 and len(rows_of(page, "8 unequal")) == 2
     lines = rows_of(ladder, "step")[1:]
     assert [line[0] for line in lines] == 2 * sorted([*STEPS, STEP05, STEP06])
     assert all(line[4:] == ["320.0", "50.0 %", "1.101 x"] for line in lines)
@@ -237,3 +237,8 @@ def test_the_ceilings_compile_without_a_warning(arch, tmp_path):
     done = subprocess.run([NVCC, "-arch", arch, "-O3", "-Xcompiler", "-Wall,-Wextra", "-c", "common/cuda/ceilings.cu", "-o",
                            tmp_path / "ceilings.o"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+def test_unknown_peers_are_refused():
+    done = subprocess.run([sys.executable, ROOT / "common/bench.py", "--peers", "cuDNN,x"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--peers cuDNN,x: choose from" in done.stderr
