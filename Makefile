@@ -5,6 +5,8 @@ short  = $(firstword $(subst _, ,$1))# step02_online_softmax -> step02
 
 # ---- settings (make step02 HEAD_DIM=128 DTYPE=bf16) ----
 HEAD_DIM  ?= 64
+include common/tuned.mk
+$(foreach constant,$(if $(filter 1,$(TUNED)),$(TUNED_$(HEAD_DIM))),$(eval $(subst =, ?= ,$(constant))))
 BLOCK_N   ?= 64
 WARPS     ?= 4
 ROW_TILES ?= 1
@@ -28,11 +30,12 @@ endif
 endif
 $(if $(filter cpu cuda,$(BACKEND)),,$(error BACKEND=$(BACKEND): cpu or cuda))
 $(if $(filter f16 bf16,$(DTYPE)),,$(error DTYPE=$(DTYPE): f16 or bf16))
+$(if $(filter-out 1,$(TUNED)),$(error TUNED=$(TUNED): 1 (the constants of common/tuned.mk) or nothing))
 $(if $(filter 32 64 96 128 192 256,$(HEAD_DIM)),,$(error HEAD_DIM=$(HEAD_DIM): 32, 64, 96, 128, 192 or 256))
 
 include common/build.mk
 
-.PHONY: help all docs probe run bugs compare test check-gpu clean compile-commands ladder bench FORCE $(foreach s,$(STEPS),$(call short,$s))
+.PHONY: help all docs probe run bugs compare test check-gpu clean compile-commands ladder bench tuned FORCE $(foreach s,$(STEPS),$(call short,$s))
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -43,6 +46,7 @@ help:
 	@echo 'make compare           each step against the reference and against the step before it'
 	@echo 'make diff-stepNN       what changed from the step before'
 	@echo 'make profile-stepNN    what each source line costs; ARGS=--by-cost sorts'
+	@echo 'make sass-stepNN       registers, spills and the main loop of the code for a GPU (needs nvcc and cuobjdump, no GPU)'
 	@echo 'make bugs              planted bugs, as exercises'
 	@echo 'make bug-stepNN BUG=   run a step with one of them'
 	@echo 'make layouts-stepNN    its layouts, beside the names that CuTe gives them; build/layout --help: the calculator'
@@ -52,6 +56,7 @@ help:
 	@echo 'make check-gpu         every step and variant under the four tools of compute-sanitizer (needs a GPU)'
 	@echo 'make bench             every step timed beside the ceilings and PyTorch (needs a GPU); ARGS=--quick'
 	@echo 'make clean             remove build/'
+	@echo 'TUNED=1                a setting: the constants that an H200 wants for HEAD_DIM; make tuned prints them'
 	@echo 'settings: HEAD_DIM=$(HEAD_DIM) BLOCK_N=$(BLOCK_N) WARPS=$(WARPS) ROW_TILES=$(ROW_TILES) STAGES=$(STAGES) DTYPE=$(DTYPE) BACKEND=$(BACKEND) ARCH=$(ARCH) CC=$(CC)'
 
 all: $(all_binaries)
@@ -59,12 +64,15 @@ all: $(all_binaries)
 # ---- one set of targets for each step ----
 bugs_of = $(patsubst $1/bugs/%.patch,%,$(sort $(wildcard $1/bugs/*.patch)))
 header = $(shell sed -n 's/^$1: //p' $2/bugs/$(BUG).patch)# what a planted bug needs to show itself; the command line overrides it
+SASS_ARCH = $(filter-out native,$(if $(filter command environment,$(firstword $(origin ARCH))),$(ARCH),sm_90))
 define step_rules
 $(call short,$1): $(call binary,$1)
 run-$(call short,$1): $(call binary,$1)
 	@$(call binary,$1) $$(ARGS)
 profile-$(call short,$1): $(call binary,$1)
 	@$(call binary,$1) --profile $$(ARGS)
+sass-$(call short,$1):
+	@python3 common/sass.py build/cuda$$(SASS_ARCH:%=-%)/obj/$1$$(SUFFIX).cuda.o
 bug-$(call short,$1):
 	$$(if $$(filter-out $$(call bugs_of,$1),$$(BUG)),$$(error BUG=$$(BUG): $(call short,$1) has $$(call bugs_of,$1)))
 	@$(if $(BUG),$$(call header,Settings,$1) ARGS='$$(call header,Arguments,$1)' $$(MAKE) -s run-$(call short,$1) || true,\
@@ -87,6 +95,9 @@ probe: $(BASE)/test_probe
 	@$<
 docs: build/layout
 	docs/diagrams/draw
+
+tuned:
+	@echo '$(TUNED_$(HEAD_DIM))'
 
 bugs:
 	@awk '/^Q: / {split(FILENAME, part, "[/.]"); printf "%.6s %-27s %s\n", part[1], part[3], substr($$0, 4)}' \

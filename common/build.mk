@@ -25,8 +25,8 @@ NVCC_FLAGS  = -O3 -g -lineinfo $(GENCODE) -Xcompiler -Wall,-Wextra -MMD -MP
 CUDA_HOME   = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 
 # ---- files: different settings never share an object ----
-TUNED  = $(if $(filter-out 64,$(BLOCK_N)),_n$(BLOCK_N))$(if $(filter-out 4,$(WARPS)),_w$(WARPS))$(if $(filter-out 1,$(ROW_TILES)),_r$(ROW_TILES))$(if $(filter-out 2,$(STAGES)),_s$(STAGES))
-SUFFIX = _d$(HEAD_DIM)_$(DTYPE)$(TUNED)
+CONSTANTS = $(if $(filter-out 64,$(BLOCK_N)),_n$(BLOCK_N))$(if $(filter-out 4,$(WARPS)),_w$(WARPS))$(if $(filter-out 1,$(ROW_TILES)),_r$(ROW_TILES))$(if $(filter-out 2,$(STAGES)),_s$(STAGES))
+SUFFIX = _d$(HEAD_DIM)_$(DTYPE)$(CONSTANTS)
 BASE   = build/$(BACKEND)$(if $(filter cuda,$(BACKEND)),$(if $(filter-out native,$(ARCH)),-$(ARCH)))
 OUT    = $(BASE)$(if $(BUG),/bugs/$(BUG))
 SRC    = $(if $(BUG),$(OUT)/)# a planted bug: the kernel with stepNN/bugs/BUG.patch applied
