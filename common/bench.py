@@ -32,7 +32,6 @@ except ImportError:
 from measure import RESULTS, ROOT, build, build_folder, find_nvcc, machine, make
 
 
-
 def tuned(head_dim):
     """{constant: value}: what common/tuned.mk has for it."""
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS")}

@@ -4,8 +4,9 @@
 
 Has make compile that object (BACKEND=cuda; no GPU is needed) and reads the listing of its machine code (SASS).  The main
 loop of a kernel is its longest loop with tensor-core instructions; without any, its longest.  "each turn" counts what
-every turn of the loop executes, "some turns" what a branch can skip.  Spilled bytes are the kernel's stack, a thread.
-Shared memory is what the compiler knows of: what the launch asks for is added later.
+every turn of the loop executes, "some turns" what a branch can skip.  Spilled bytes are what a thread of the whole kernel
+stores in local memory.  Shared memory is what the compiler knows of (on sm_90 1024 bytes of the system's); what the launch
+asks for comes on top.
 
 Needs nvcc and the cuobjdump of the CUDA Toolkit.  Exit code: 2 without one of them.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = {"HMMA": "mma", "LDSM": "ldmatrix", "LDGSTS": "cp.async", "MUFU": "exp2", "FFMA": "", "FADD": "", "FMUL": "",
-         "FMNMX": "maximum", "SHFL": "shuffle", "BAR": "barrier"}
+         "FMNMX": "maximum", "SHFL": "shuffle", "BAR": "barrier", "STL": "spill", "LDL": "refill"}
 Instruction = namedtuple("Instruction", "address predicate name operands")
 
 
@@ -47,7 +48,7 @@ def functions(listing):
 
 
 def resources(usage):
-    """{kernel: {"REG": registers, "STACK": bytes, "SHARED": bytes, ...}} of the output of cuobjdump -res-usage"""
+    """{kernel: {"REG": registers, "SHARED": bytes, ...}} of the output of cuobjdump -res-usage"""
     return {kernel_name(name): {key: int(value) for key, value in re.findall(r"(\w+):(\d+)", line)}
             for name, line in re.findall(r"Function (\S+):\n(.*)", usage)}
 
@@ -96,7 +97,7 @@ def loops(code):
 
 
 def kind(instruction):
-    name = instruction.name.split(".")[0]
+    name = instruction.name.split(".")[0].rstrip("23")  # FMNMX3 takes three
     return name if name in KINDS else "others"
 
 
@@ -110,9 +111,15 @@ def main_loop(code):
     return Counter(kind(code[i]) for i in each), Counter(kind(code[i]) for i in body - each)
 
 
+def spilled(code):
+    """Bytes: STL stores 4, STL.64 and STL.128 more."""
+    widths = [re.fullmatch(r"STL(?:\.(\d+))?", instruction.name) for instruction in code]
+    return sum(int(width.group(1) or 32) // 8 for width in widths if width)
+
+
 def table(kernel, code, used):
     """The lines of a kernel."""
-    lines = [f"{kernel}: {used['REG']} registers, {used['STACK']} bytes spilled, {used['SHARED']} bytes of shared memory"]
+    lines = [f"{kernel}: {used['REG']} registers, {spilled(code)} bytes spilled, {used['SHARED']} bytes of shared memory"]
     counts = main_loop(code)
     if not counts:
         return lines + ["  no loop"]

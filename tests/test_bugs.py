@@ -56,6 +56,7 @@ REPORTED = {
     "step05/no_syncwarp_after_o": (UNSAFE, ["LOAD16(q_smem", "STORE4(q_smem"]),
     "step05/no_row_guard": ("store out of bounds: .* of o,", ["STORE16(out"]),
     "step05/no_chunk_guard": ("store out of bounds: .* of o,", ["STORE16(out"]),
+    "step05/lanes_vote_alone": ("ldmatrix .* waits in __shfl_sync", ["ldmatrix_x4_trans(v_smem", "__shfl_xor_sync("]),
     "step05/no_room_for_q": ("cp.async at byte 32768 of shared memory", [COPY]),
 }
 

@@ -41,6 +41,14 @@ def test_ordered_accesses_are_no_race(faults):
     assert done.returncode == 0 and done.stderr == ""
 
 
+def test_a_vote(faults):
+    """1 for all lanes of the mask if any of them is for it."""
+    done = faults("votes")
+    assert done.returncode == 0 and done.stderr == ""
+    expected = np.tile(1000 + np.repeat([100, 0, 101, 1], 16), (3, 1))
+    assert np.array_equal(np.loadtxt(done.stdout.splitlines()[1:]), expected)
+
+
 @pytest.mark.parametrize("name, words", [
     ("load_past_end", "load out of bounds: block ., warp 1, lane 31 reads 4 bytes at byte 768 of in, which has 768"),
     ("store_before_start", "store out of bounds: block ., warp 0, lane 0 writes 4 bytes at byte -4 of out"),
@@ -52,6 +60,9 @@ def test_ordered_accesses_are_no_race(faults):
     ("two_barriers", "__syncthreads"),
     ("barrier_against_shuffle", "they never meet"),
     ("two_shuffles", "__shfl_sync"),
+    ("vote_against_shuffle", "meets in __any_sync .* waits in __shfl_sync"),
+    ("two_votes", "meets in __any_sync .* waits in __any_sync"),
+    ("race_past_a_vote", "race: .* byte .* of shared memory, .*: no .* lies between"),
     ("lane_not_in_mask", "lane 16 calls __shfl_sync with mask 0x0000ffff, in which it is not itself"),
     ("source_not_in_mask", "reads lane 16 in __shfl_sync, which is not in mask 0x0000ffff"),
     ("absent_lane", "lane 7, which has returned"),

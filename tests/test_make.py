@@ -7,10 +7,13 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from conftest import BACKEND, CC, ROOT, STEPS, make
+
+import sass  # common/, on the path since conftest
 
 on_cpu = pytest.mark.skipif(BACKEND != "cpu", reason="the CPU build's files")
 KERNELS = [f"{step}/attention.cu" for step in STEPS]
@@ -71,7 +74,8 @@ def test_make_alone_prints_help():
 def test_help_names_targets_that_exist(tree):
     """Each is a target: make knows what it would do for it."""
     targets = re.findall(r"^make (\S+)", make().stdout, re.M)
-    assert {"stepNN", "run-stepNN", "diff-stepNN", "bug-stepNN", "run", "compare", "test", "clean"} <= set(targets)
+    assert {"stepNN", "run-stepNN", "diff-stepNN", "sass-stepNN", "bug-stepNN", "run", "compare", "test",
+            "clean"} <= set(targets)
     for target in targets:
         done = tree.make("--dry-run", target.replace("stepNN", "step02"))
         assert done.returncode == 0, (target, done.stderr)
@@ -80,7 +84,8 @@ def test_help_names_targets_that_exist(tree):
 @pytest.mark.parametrize("name, value, rule", [
     ("BACKEND", "tpu", "cpu or cuda"), ("BACKEND", "", "cpu or cuda"), ("DTYPE", "fp16", "f16 or bf16"),
     ("DTYPE", "f32", "f16 or bf16"), ("HEAD_DIM", "80", "32, 64, 96, 128, 192 or 256"), ("HEAD_DIM", "0", "32, 64"),
-    ("HEAD_DIM", "512", "32, 64"), ("HEAD_DIM", "big", "32, 64")])
+    ("HEAD_DIM", "512", "32, 64"), ("HEAD_DIM", "big", "32, 64"), ("TUNED", "yes", "common/tuned.mk"),
+    ("TUNED", "0", "or nothing")])
 @pytest.mark.parametrize("target", [[], ["run"]])
 def test_a_wrong_setting_stops_with_one_sentence(name, value, rule, target):
     done = make(f"{name}={value}", *target, check=False)
@@ -169,6 +174,111 @@ def test_settings_have_binaries_of_their_own(tree):
         assert f"This build: {dtype}, head dimensions up to {dimension}." in done.stdout
         assert all(tree.times()[path] == time for path, time in before.items())
     assert tree.compiled("step01") == []  # the default's object was not replaced
+
+
+# ---- TUNED=1 ----
+
+def constants_of(*words, environment=()):
+    """{constant: value} of step05's compile command, which is not run."""
+    done = subprocess.run(["make", "-n", "-B", "BACKEND=cpu", "step05", *words], cwd=ROOT, capture_output=True, text=True,
+                          env={**{k: v for k, v in os.environ.items() if not k.startswith("M")}, **dict(environment)})
+    assert done.returncode == 0, done.stderr
+    command = next(line for line in done.stdout.splitlines() if "step05_mma_ldmatrix/attention.cu -o" in line)
+    return dict(re.findall(r"-D(BLOCK_N|WARPS|ROW_TILES|STAGES)=(\d+)", command))
+
+
+DEFAULT = dict(BLOCK_N="64", WARPS="4", ROW_TILES="1", STAGES="2")
+
+
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 192, 256])
+def test_tuned_takes_the_constants_of_the_table(head_dim):
+    printed = make("-s", "tuned", f"HEAD_DIM={head_dim}").stdout.splitlines()[-1]
+    table = dict(word.split("=") for word in printed.split())
+    assert table and set(table) <= set(DEFAULT)
+    assert constants_of("TUNED=1", f"HEAD_DIM={head_dim}") == {**DEFAULT, **table}
+    assert constants_of(f"HEAD_DIM={head_dim}") == DEFAULT
+
+
+def test_what_is_given_beside_tuned_wins():
+    assert constants_of("TUNED=1", "HEAD_DIM=64")["ROW_TILES"] == "2"
+    assert constants_of("TUNED=1", "HEAD_DIM=64", "ROW_TILES=4")["ROW_TILES"] == "4"
+    assert constants_of("TUNED=1", "HEAD_DIM=64", environment={"ROW_TILES": "1"}) == DEFAULT
+    assert constants_of("TUNED=1", "HEAD_DIM=192", "ROW_TILES=2") == {**DEFAULT, "STAGES": "1", "ROW_TILES": "2"}
+
+
+# ---- make sass-stepNN ----
+
+LISTING = """
+	code for sm_90
+		Function : _Z9flash_fwd15AttentionParams
+	.headerflags	@"EF_CUDA_SM90 EF_CUDA_VIRTUAL_SM(EF_CUDA_SM90)"
+        /*0000*/                   LDC R1, c[0x0][0x28] ;                       /* 0x00000a00ff017b82 */
+                                                                                /* 0x000ff00000000800 */
+        /*0010*/              @!P0 BRA 0x00e0 ;                                 /* 0x00000000000c8947 */
+        /*0020*/                   LDSM.16.M88.4 R16, [R42+UR4] ;               /* 0x000000042a10783b */
+        /*0030*/                   HMMA.16816.F32 R56, R108, R104, RZ ;         /* 0x000000686c38723c */
+        /*0040*/               @P2 LDGSTS.E.BYPASS.128 [R9], desc[UR12][R2.64] ; /* 0x0000000002097fae */
+        /*0050*/                   VOTE.ANY P0, P0 ;                            /* 0x0000000000ff7806 */
+        /*0060*/              @!P0 BRA 0x00b0 ;                                 /* 0x0000000000108947 */
+        /*0070*/                   BSSY B0, 0xb0 ;                              /* 0x0000003000007945 */
+        /*0080*/                   SHFL.BFLY PT, R6, R5, 0x1, 0x1f ;            /* 0x0c201f0005067f89 */
+        /*0090*/                   STL.64 [R1], R40 ;                           /* 0x0000002801007387 */
+        /*00a0*/                   BSYNC B0 ;                                   /* 0x0000000000007941 */
+        /*00b0*/                   MUFU.EX2 R7, R7 ;                            /* 0x0000000700077308 */
+        /*00c0*/               @P1 BRA 0x0020 ;                                 /* 0x0000000000141947 */
+        /*00d0*/                   FADD R1, R2, R3 ;                            /* 0x0000000302017221 */
+        /*00e0*/                   EXIT ;                                       /* 0x000000000000794d */
+        /*00f0*/                   BRA 0xf0;                                    /* 0xfffffffc00fc7947 */
+		..........
+"""
+USAGE = """
+ Function _Z9flash_fwd15AttentionParams:
+  REG:236 STACK:8 SHARED:1024 LOCAL:0 CONSTANT[0]:840 TEXTURE:0 SURFACE:0 SAMPLER:0
+"""
+
+
+def test_sass_reads_a_listing():
+    """The loop from 20 to c0; 70 to a0 can be skipped; a predicate skips no branch."""
+    (name, code), = sass.functions(LISTING).items()
+    assert name == "flash_fwd" and len(code) == 16
+    each, some = sass.main_loop(code)
+    assert each == dict(HMMA=1, LDSM=1, LDGSTS=1, MUFU=1, others=3) and some == dict(SHFL=1, STL=1, others=2)
+    lines = sass.table(name, code, sass.resources(USAGE)[name])
+    assert lines[0] == "flash_fwd: 236 registers, 8 bytes spilled, 1024 bytes of shared memory"
+    assert lines[-1].split() == ["total", "7", "4"] and ["SHFL", "shuffle", "0", "1"] in [line.split() for line in lines]
+
+
+def test_a_turn_that_comes_back_from_behind_the_loop():
+    """A block that the compiler puts behind the loop belongs to it; the loop that is no loop, after EXIT, does not count."""
+    listing = LISTING.replace("@!P0 BRA 0x00b0", "@!P0 BRA 0x00d0").replace("FADD R1, R2, R3", "BRA 0x00b0     ")
+    code = sass.functions(listing)["flash_fwd"]
+    each, some = sass.main_loop(code)
+    assert sum(each.values()) == 7 and sum(some.values()) == 5
+    assert sass.main_loop(sass.functions(LISTING.replace("@P1 BRA 0x0020", "    NOP   "))["flash_fwd"]) is None
+
+
+def test_sass_without_the_tools_says_so(tmp_path):
+    """A nvcc without its cuobjdump; the make that would compile is not reached."""
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\nexit 1\n")
+    nvcc.chmod(0o755)
+    done = subprocess.run([sys.executable, ROOT / "common/sass.py", "build/cuda-sm_90/obj/none.o"], capture_output=True,
+                          text=True, env={"PATH": str(tmp_path)})
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "cuobjdump" in done.stderr and not done.stdout
+
+
+@pytest.mark.skipif(None in sass.tools(), reason="no nvcc or no cuobjdump")
+@pytest.mark.parametrize("step, words, products, loads", [
+    ("step05", [], 64, 32), ("step05", ["TUNED=1"], 128, 32), ("step05", ["HEAD_DIM=128", "ROW_TILES=2"], 256, 16 + 64),
+    ("step06", ["HEAD_DIM=128", "ROW_TILES=2"], 256, 16 + 64)])
+def test_instructions_of_a_tile(step, words, products, loads, tree):
+    """For one warp: each mma and ldmatrix of the source once in the loop, as the chapter counts them."""
+    done = tree.make("-s", f"sass-{step}", *words)
+    assert done.returncode == 0, done.stderr
+    kernel = re.search(r"^flash_fwd: .*\n(?: .*\n)*", done.stdout, re.M).group(0)
+    counted = re.findall(r"^  (HMMA|LDSM) +\w+ +(\d+) +(\d+)$", kernel, re.M)
+    assert counted == [("HMMA", str(products), "0"), ("LDSM", str(loads), "0")]
+    assert step != "step05" or " 0 bytes spilled" in kernel
 
 
 @on_cpu

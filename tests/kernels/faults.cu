@@ -115,6 +115,45 @@ __global__ void two_shuffles(const Params p)
     p.out[blockIdx.x * N + t] = x;
 }
 
+__global__ void votes(const Params p) /* no fault: of all lanes, of halves that vote by themselves, and where nobody is for it */
+{
+    const int t = threadIdx.x, lane = t % 32;
+    const int all = __any_sync(FULL_WARP, lane == 17 ? 1 << 31 : 0); /* any bit will do */
+    int half;
+    if (lane < 16) half = __any_sync(0x0000ffffu, lane == 3);
+    else half = __any_sync(0xffff0000u, lane == 3);
+    const int none = __any_sync(FULL_WARP, t == N + (int)p.in[0]);
+    const int warp = __any_sync(FULL_WARP, t >= 32);
+    p.out[blockIdx.x * N + t] = (float)(1000 * all + 100 * half + 10 * none + warp);
+}
+
+__global__ void vote_against_shuffle(const Params p)
+{
+    const int t = threadIdx.x;
+    float x = p.in[t];
+    if (t % 2) x += (float)__any_sync(FULL_WARP, 1); /* FAULT(vote_against_shuffle) */
+    else x = __shfl_xor_sync(FULL_WARP, x, 2); /* OTHER(vote_against_shuffle) */
+    p.out[blockIdx.x * N + t] = x;
+}
+
+__global__ void two_votes(const Params p)
+{
+    const int t = threadIdx.x;
+    float x = p.in[t];
+    if (t % 2) x += (float)__any_sync(FULL_WARP, 1); /* FAULT(two_votes) */
+    else x -= (float)__any_sync(FULL_WARP, 0); /* OTHER(two_votes) */
+    p.out[blockIdx.x * N + t] = x;
+}
+
+__global__ void race_past_a_vote(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    shared[t] = p.in[t]; /* OTHER(race_past_a_vote) */
+    const int meet = __any_sync(FULL_WARP, 1); /* lanes meet, but their memory is not ordered */
+    p.out[blockIdx.x * N + t] = shared[t ^ 1] * (float)meet; /* FAULT(race_past_a_vote) */
+}
+
 __global__ void lane_not_in_mask(const Params p)
 {
     const int t = threadIdx.x;
@@ -285,6 +324,10 @@ int main(int argc, char **argv)
     TRY(two_barriers);
     TRY(barrier_against_shuffle);
     TRY(two_shuffles);
+    TRY(votes);
+    TRY(vote_against_shuffle);
+    TRY(two_votes);
+    TRY(race_past_a_vote);
     TRY(lane_not_in_mask);
     TRY(source_not_in_mask);
     TRY(absent_lane);
