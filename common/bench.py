@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,8 +33,10 @@ except ImportError:
 from measure import RESULTS, ROOT, build, build_folder, find_nvcc, machine, make
 
 
-def tuned(head_dim):
-    """{constant: value}: what common/tuned.mk has for it."""
+def constants_for(head_dim):
+    """{constant: value}: what common/tuned.mk has for it; without make, which nothing works without, nothing."""
+    if not shutil.which("make"):
+        return {}
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS")}
     printed = subprocess.run(["make", "-s", "tuned", f"HEAD_DIM={head_dim}"], cwd=ROOT, env=environment, check=True,
                              capture_output=True, text=True).stdout.splitlines()[-1]
@@ -42,7 +45,7 @@ def tuned(head_dim):
 
 STEPS = sorted(p.parent.name for p in ROOT.glob("step0*/attention.cu"))
 STEP05, STEP06 = "step05_mma_ldmatrix", "step06_variants"
-TUNED = {head_dim: tuned(head_dim) for head_dim in (64, 128)}  # the constants that an H200 wants
+TUNED = {head_dim: constants_for(head_dim) for head_dim in (64, 128)}  # the constants that an H200 wants
 PEERS = {"FlashAttention-2": "FLASH_ATTENTION", "cuDNN": "CUDNN_ATTENTION", "memory-efficient": "EFFICIENT_ATTENTION",
          "math": "MATH"}  # names in torch.nn.attention.SDPBackend
 FLEX = "FlexAttention"

@@ -85,7 +85,7 @@ def test_a_trace_names_the_kernels(step, arguments, kernels, runner):
 def test_a_trace_counts_a_warps_instructions(runner):
     """One warp's part of the totals of step 05 (16 warps here)."""
     events = trace(runner, "step05_mma_ldmatrix")
-    for what, total in ("mma", 2048), ("ldmatrix", 1088), ("copy", 320), ("shuffle", 192):
+    for what, total in ("mma", 2048), ("ldmatrix", 1088), ("copy", 320), ("shuffle", 128):
         assert 16 * sum(count for name, count, *_ in events if name == what) == total
 
 

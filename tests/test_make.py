@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import BACKEND, CC, ROOT, STEPS, make
 
-import sass  # common/, on the path since conftest
+import bench  # common/, on the path since conftest
+import sass
 
 on_cpu = pytest.mark.skipif(BACKEND != "cpu", reason="the CPU build's files")
 KERNELS = [f"{step}/attention.cu" for step in STEPS]
@@ -197,6 +198,8 @@ def test_tuned_takes_the_constants_of_the_table(head_dim):
     assert table and set(table) <= set(DEFAULT)
     assert constants_of("TUNED=1", f"HEAD_DIM={head_dim}") == {**DEFAULT, **table}
     assert constants_of(f"HEAD_DIM={head_dim}") == DEFAULT
+    if head_dim in bench.TUNED:
+        assert {name: str(value) for name, value in bench.TUNED[head_dim].items()} == table
 
 
 def test_what_is_given_beside_tuned_wins():
