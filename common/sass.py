@@ -80,20 +80,23 @@ def reach(after, start, without=None):
 
 
 def loops(code):
-    """[(instructions of the loop, those that each turn executes)], by index"""
+    """[(first instruction, last instructions, all instructions)] of each loop, by index"""
     after = successors(code)
-    before = [[] for _ in code]
+    before, back = [[] for _ in code], {}
     for i, to in enumerate(after):
         for j in to:
             before[j].append(i)
-    live, found = reach(after, 0), []
-    for end in sorted(live):
+    for end in sorted(reach(after, 0)):
         for head in after[end]:
-            if head <= end and end not in reach(after, 0, without=head):  # a way back to where every way in comes past
-                body = reach(before, end, without=head) | {head}
-                inside = [[j for j in to if j in body and j != head] for to in after]
-                found.append((body, {i for i in body if i in (head, end) or end not in reach(inside, head, without=i)}))
-    return found
+            if head <= end and end not in reach(after, 0, without=head):  # every way to end comes past head
+                back.setdefault(head, []).append(end)
+    return [(head, ends, {head}.union(*(reach(before, end, without=head) for end in ends))) for head, ends in back.items()]
+
+
+def each_turn(code, head, ends, body):
+    """The instructions of a loop without which no way leads from its head back to it."""
+    inside = [[j for j in to if j in body and j != head] for to in successors(code)]
+    return {i for i in body if not reach(inside, head, without=i) & (set(ends) - {i})}
 
 
 def kind(instruction):
@@ -103,11 +106,12 @@ def kind(instruction):
 
 def main_loop(code):
     """(Counter of each turn, Counter of some turns), or None for a kernel without a loop"""
-    candidates = loops(code)
-    tensor = [loop for loop in candidates if any(kind(code[i]) == "HMMA" for i in loop[0])]
-    if not candidates:
+    found = loops(code)
+    tensor = [loop for loop in found if any(kind(code[i]) == "HMMA" for i in loop[2])]
+    if not found:
         return None
-    body, each = max(tensor or candidates, key=lambda loop: len(loop[0]))
+    head, ends, body = max(tensor or found, key=lambda loop: len(loop[2]))
+    each = each_turn(code, head, ends, body)
     return Counter(kind(code[i]) for i in each), Counter(kind(code[i]) for i in body - each)
 
 

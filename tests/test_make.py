@@ -274,10 +274,9 @@ def test_sass_without_the_tools_says_so(tmp_path):
 @pytest.mark.parametrize("step, words, products, loads", [
     ("step05", [], 64, 32), ("step05", ["TUNED=1"], 128, 32), ("step05", ["HEAD_DIM=128", "ROW_TILES=2"], 256, 16 + 64),
     ("step06", ["HEAD_DIM=128", "ROW_TILES=2"], 256, 16 + 64)])
-def test_instructions_of_a_tile(step, words, products, loads, tree):
+def test_instructions_of_a_tile(step, words, products, loads):
     """For one warp: each mma and ldmatrix of the source once in the loop, as the chapter counts them."""
-    done = tree.make("-s", f"sass-{step}", *words)
-    assert done.returncode == 0, done.stderr
+    done = make("-s", f"sass-{step}", *words)
     kernel = re.search(r"^flash_fwd: .*\n(?: .*\n)*", done.stdout, re.M).group(0)
     counted = re.findall(r"^  (HMMA|LDSM) +\w+ +(\d+) +(\d+)$", kernel, re.M)
     assert counted == [("HMMA", str(products), "0"), ("LDSM", str(loads), "0")]

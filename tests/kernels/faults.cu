@@ -118,7 +118,7 @@ __global__ void two_shuffles(const Params p)
 __global__ void votes(const Params p) /* no fault: of all lanes, of halves that vote by themselves, and where nobody is for it */
 {
     const int t = threadIdx.x, lane = t % 32;
-    const int all = __any_sync(FULL_WARP, lane == 17 ? 1 << 31 : 0); /* any bit will do */
+    const int all = __any_sync(FULL_WARP, lane == 17 ? 1 << 30 : 0); /* any bit will do */
     int half;
     if (lane < 16) half = __any_sync(0x0000ffffu, lane == 3);
     else half = __any_sync(0xffff0000u, lane == 3);
