@@ -18,7 +18,7 @@ enum { TILE = BLOCK_N * HEAD_DIM };     /* elements of a tile of K or V */
 enum { PASS_ROWS = THREADS / CHUNKS }; /* rows of it that the block copies at a time, 16 bytes a thread */
 /* Q's fragments stay in registers where there is room for them; else they are read again for each tile. */
 enum { Q_IN_REGISTERS = ROW_TILES * HEAD_DIM <= 128 };
-enum { LARGE = 1 << 13 }; /* beyond it c m may be off by 2^-12: as much as P, which is rounded to 11 bits */
+enum { LARGE = 1 << 13 }; /* up to it, rounding c m costs 2^-12 at most, less than rounding P to 11 bits */
 static_assert(STAGES == 1 || STAGES == 2, "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)");
 static_assert(BLOCK_N % 16 == 0 && HEAD_DIM % 16 == 0, "the products take 16 keys and 16 dimensions at a time");
 
