@@ -79,7 +79,7 @@ endif
 $(BASE)/test_probe: $(BASE)/obj/layout.o $(BASE)/obj/layout_maps.o
 -include $(wildcard $(BASE)/obj/*.d $(BASE)/obj/*/*.d $(OUT)/obj/*.d)
 ifneq ($(BUG),)
-$(OUT)/%/attention.cu: %/attention.cu %/bugs/$(BUG).patch
-	@mkdir -p $(@D)
-	patch -s -o $@ $^
+$(OUT)/%/attention.cu: %/attention.cu %/bugs/$(BUG).patch $(wildcard step*/*.h)
+	@mkdir -p $(@D) && cp $(wildcard $*/*.cu $*/*.h) $(@D)
+	patch -s -d $(@D) <$(word 2,$^)
 endif
