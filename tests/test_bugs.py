@@ -66,7 +66,6 @@ REPORTED = {
     "step06/no_wait_before_o": ("race: .*: that copy is still in flight", ["STORE4(q_smem", COPY]),
     "step06/no_barrier_before_o": (UNSAFE, ["STORE4(q_smem", "ldmatrix_x4(q_smem"]),
     "step06/no_syncwarp_after_o": (UNSAFE, ["STORE4(q_smem", "LOAD16(q_smem"]),
-    "step06/group_of_kv_heads": ("load out of bounds: .* of q,", [COPY]),
     "step06/no_row_guard": ("store out of bounds: .* of o,", ["STORE16(out"]),
     "step06/lane_goes_alone": ("meets in ldmatrix .* waits in __shfl_sync", ["ldmatrix_x4_trans(v_smem", "__shfl_xor_sync"]),
 }
