@@ -79,7 +79,8 @@ endif
 $(BASE)/test_probe: $(BASE)/obj/layout.o $(BASE)/obj/layout_maps.o
 -include $(wildcard $(BASE)/obj/*.d $(BASE)/obj/*/*.d $(OUT)/obj/*.d)
 ifneq ($(BUG),)
-$(OUT)/%/attention.cu: %/attention.cu %/bugs/$(BUG).patch
+$(OUT)/%/attention.cu: %/attention.cu %/bugs/$(BUG).patch $(wildcard step*/*.h)
 	@mkdir -p $(@D)
-	patch -s -o $@ $^
+	file=$$(sed -n 's,^+++ b/,,p' $(word 2,$^)); patch -s -o $(@D)/$$file $*/$$file $(word 2,$^) && \
+	if [ $$file = attention.cu ]; then rm -f $(@D)/*.h; else cp $< $@; fi
 endif

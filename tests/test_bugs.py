@@ -58,6 +58,17 @@ REPORTED = {
     "step05/no_chunk_guard": ("store out of bounds: .* of o,", ["STORE16(out"]),
     "step05/lanes_vote_alone": ("ldmatrix .* waits in __shfl_sync", ["ldmatrix_x4_trans(v_smem", "__shfl_xor_sync("]),
     "step05/no_room_for_q": ("cp.async at byte 32768 of shared memory", [COPY]),
+    "step06/no_wait_for_q": (FLYING, ["ldmatrix_x4(q_smem", COPY]),
+    "step06/no_barrier_for_q": (UNSAFE, [COPY, "ldmatrix_x4(q_smem"]),
+    "step06/no_wait_for_tile": (FLYING, ["ldmatrix_x4(k_smem", COPY]),
+    "step06/no_barrier_for_tile": (FLYING, ["ldmatrix_x4(k_smem", COPY]),
+    "step06/no_wait_for_v": (FLYING, ["ldmatrix_x4_trans(v_smem", COPY]),
+    "step06/no_barrier_for_v": (UNSAFE, [COPY, "ldmatrix_x4(k_smem"]),
+    "step06/no_wait_before_o": ("race: .*: that copy is still in flight", ["STORE4(q_smem", COPY]),
+    "step06/no_barrier_before_o": (UNSAFE, ["STORE4(q_smem", "ldmatrix_x4(q_smem"]),
+    "step06/no_syncwarp_after_o": (UNSAFE, ["STORE4(q_smem", "LOAD16(q_smem"]),
+    "step06/no_row_guard": ("store out of bounds: .* of o,", ["STORE16(out"]),
+    "step06/lane_goes_alone": ("meets in ldmatrix .* waits in __shfl_sync", ["ldmatrix_x4_trans(v_smem", "__shfl_xor_sync"]),
 }
 
 
@@ -125,11 +136,11 @@ def test_a_patch_is_one_small_change(patch, tmp_path):
     bug = Bug(patch)
     assert re.fullmatch(r"Q: .+\?", bug.header[0]) and re.fullmatch("Caught by: (checker|executor|counters)", bug.header[1])
     assert set(bug.fields) <= {"Q", "Caught by", "Settings", "Arguments"}
-    assert bug.diff.startswith("--- a/attention.cu\n+++ b/attention.cu\n@@ ")
+    file, = re.findall(r"--- a/(attention.cu|variants.h)\n\+\+\+ b/\1\n@@ ", bug.diff)
     added, removed = bug.changed("+"), bug.changed("-")
     assert 1 <= max(len(added), len(removed)) <= 3 and max(map(len, added), default=0) <= 120
-    done = subprocess.run(["patch", "-s", "-F0", "-o", tmp_path / "attention.cu", ROOT / bug.step / "attention.cu", patch],
-                          capture_output=True, text=True)
+    done = subprocess.run(["patch", "-s", "-F0", "-o", tmp_path / file, ROOT / bug.step / file, patch], capture_output=True,
+                          text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
