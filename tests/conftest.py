@@ -26,8 +26,10 @@ _built = set()
 
 def make(*words, check=True):
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    done = subprocess.run(["make", "--no-print-directory", f"BACKEND={BACKEND}", f"CC={CC}", *words], cwd=ROOT,
-                          capture_output=True, text=True, env=environment)
+    with open(ROOT / "tests/conftest.py") as lock:  # pytest-xdist: one worker builds at a time
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(["make", "--no-print-directory", f"BACKEND={BACKEND}", f"CC={CC}", *words], cwd=ROOT,
+                              capture_output=True, text=True, env=environment)
     if check:
         assert done.returncode == 0, done.stdout + done.stderr
     return done
@@ -38,9 +40,7 @@ def binary(step, **settings):
     settings = {**DEFAULTS, **settings}
     words = (step.split("_")[0], *(f"{k}={v}" for k, v in settings.items()))
     if words not in _built:
-        with open(ROOT / "tests/conftest.py") as lock:  # pytest-xdist: one worker builds at a time
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            done = make(f"-j{os.cpu_count()}", *words)
+        done = make(f"-j{os.cpu_count()}", *words)
         assert "warning" not in done.stderr, done.stderr
         _built.add(words)
     return where(step, settings)
