@@ -4,20 +4,19 @@ test_SECTION_N is exercise N of that section.  It checks what the answer claims,
 stand in the answer: so the text and the run cannot part.  An exercise that edits a kernel is built from the edited copy."""
 import difflib
 import fcntl
+import hashlib
 import json
-import os
 import re
 import subprocess
-import sys
 
 import numpy as np
 import pytest
-from conftest import BACKEND, DEFAULTS, ROOT, STEPS, binary, make, reference, where
+from conftest import BACKEND, ROOT, STEPS, binary, make, reference, where
 from test_bugs import Bug
 from test_docs import prose
 
 PAGE = ROOT / "docs/answers.md"
-on_cpu = pytest.mark.skipif(BACKEND != "cpu", reason="the exercises are about the CPU executor")
+_built = set()
 
 
 # ---- the page ----
@@ -85,7 +84,7 @@ class Attempt:
         """The source lines that the error names."""
         error, = self.errors
         source = (self.program.parent / self.program.name.split("_d")[0] / "attention.cu").read_text().splitlines()
-        return [source[int(n) - 1].strip() for n in re.findall(r"attention\.cu:(\d+)", error)]
+        return [source[int(n) - 1].strip() + source[int(n)].strip() for n in re.findall(r"attention\.cu:(\d+)", error)]
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +95,10 @@ def patches(tmp_path_factory):
 @pytest.fixture
 def attempt(tmp_path, patches):
     """Runs a step with these arguments and settings; planted: a bug of its bugs/, whose settings and arguments are the
-    default; edits: {text of the kernel: what takes its place, wherever it stands}; q, k, v: input."""
+    default; edits: {text of the kernel: what takes its place, wherever it stands}; qkv: the input."""
+    if BACKEND != "cpu":
+        pytest.skip("the exercises are about the CPU executor")
+
     def run(step, arguments=None, *, planted=None, edits=None, qkv=None, **settings):
         step, = (s for s in STEPS if s.startswith(step))
         bug = planted and Bug(ROOT / step / f"bugs/{planted}.patch")
@@ -116,28 +118,31 @@ def attempt(tmp_path, patches):
         for old, new in edits.items():
             assert old in edited, old
             edited = edited.replace(old, new)
-        return "".join(difflib.unified_diff(source.splitlines(True), edited.splitlines(True), "a/attention.cu", "b/attention.cu"))
+        lines = source.splitlines(True), edited.splitlines(True)
+        return "".join(difflib.unified_diff(*lines, "a/attention.cu", "b/attention.cu"))
 
     def patched(step, diff, settings):
         """make looks for stepNN/bugs/BUG.patch outside of the project too."""
-        name = f"answer_{abs(hash(diff)):x}"
-        (patches / step / "bugs").mkdir(parents=True, exist_ok=True)
-        (patches / step / f"bugs/{name}.patch").write_text(diff)
-        with open(ROOT / "tests/conftest.py") as lock:  # as for binary
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            make("-j2", step[:6], f"BUG={name}", f"VPATH={patches}", *(f"{k}={v}" for k, v in settings.items()))
+        name = "answer_" + hashlib.sha1(diff.encode()).hexdigest()[:8]
+        words = step[:6], f"BUG={name}", *(f"{k}={v}" for k, v in settings.items())
+        if words not in _built:
+            (patches / step / "bugs").mkdir(parents=True, exist_ok=True)
+            (patches / step / f"bugs/{name}.patch").write_text(diff)
+            with open(ROOT / "tests/conftest.py") as lock:  # as for binary
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                make("-j2", f"VPATH={patches}", *words)
+            _built.add(words)
         return where(step, {k: v if k == "DTYPE" else int(v) for k, v in settings.items()}, name)
     return run
 
 
 def wrong_rows(attempt, right):
-    """[B, H, rows]: whether anything in a row of O or its LSE has other bits."""
-    return (attempt.o.view(np.int16) != right.o.view(np.int16)).any(-1) | (attempt.lse.view(np.int32) != right.lse.view(np.int32))
+    """[B, H, rows]: whether a row has another bit anywhere, in O or in LSE."""
+    return (attempt.o.view("i2") != right.o.view("i2")).any(-1) | (attempt.lse.view("i4") != right.lse.view("i4"))
 
 
 # ---- step 01 ----
 
-@on_cpu
 def test_step01_naive_1(attempt, says):
     before, after = attempt("step01").counters, attempt("step01", "--seq-q 256").counters
     assert after["load_requests"] == 4 * before["load_requests"]
@@ -145,7 +150,6 @@ def test_step01_naive_1(attempt, says):
     says(before["load_requests"], after["load_requests"], before["store_requests"], after["store_requests"])
 
 
-@on_cpu
 def test_step01_naive_2(attempt, says):
     exponent = "(s[key] - finite_max) * p.scale_log2"
     apart = {exponent: "s[key] * p.scale_log2 - finite_max * p.scale_log2"}
@@ -157,7 +161,6 @@ def test_step01_naive_2(attempt, says):
     says(fused.wrong_lse, fused.lse.size)
 
 
-@on_cpu
 def test_step01_naive_3(attempt, says):
     any_m = {"    const float finite_max": "    row_max = 0;\n    const float finite_max"}
     assert attempt("step01", edits=any_m).passed and attempt("step01", "--scale 1", edits=any_m).passed
@@ -168,7 +171,6 @@ def test_step01_naive_3(attempt, says):
 
 # ---- step 02 ----
 
-@on_cpu
 def test_step02_online_softmax_1(attempt, says):
     loads = attempt("step02", ROW_TILES=2).counters["load_requests"]
     assert loads == 16 * (128 + 512 + 32)
@@ -178,7 +180,6 @@ def test_step02_online_softmax_1(attempt, says):
 SHUFFLE = "new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, {}));"
 
 
-@on_cpu
 def test_step02_online_softmax_2(attempt, says):
     alone = attempt("step02", edits={SHUFFLE.format(1): "", SHUFFLE.format(2): ""})
     assert alone.wrong_o > 0.95 * alone.o.size and alone.wrong_lse == alone.lse.size
@@ -188,7 +189,6 @@ def test_step02_online_softmax_2(attempt, says):
     says(alone.counters["shuffles"], right.counters["shuffles"], 8)
 
 
-@on_cpu
 def test_step02_online_softmax_3(attempt, says):
     from_zero = {"row_max[t][half] = -INFINITY": "row_max[t][half] = 0"}
     assert attempt("step02", edits=from_zero).passed
@@ -203,7 +203,6 @@ def test_step02_online_softmax_3(attempt, says):
 
 # ---- step 03 ----
 
-@on_cpu
 def test_step03_tiled_smem_1(attempt, says):
     right = attempt("step03")
     before = attempt("step03", planted="no_barrier_before_copy")
@@ -211,25 +210,27 @@ def test_step03_tiled_smem_1(attempt, says):
     for race, lines in (before, before.lines_named()), (after, after.lines_named()[::-1]):
         assert "race" in race.errors[0] and "\nO " not in race.printed and "\nFAIL " in race.printed
         assert lines[0].startswith("STORE16(smem") and "LOAD16(k_smem" in lines[1]
-    wrong = wrong_rows(attempt("step03", "--no-observe", planted="no_barrier_before_copy"), right)
+    overwritten = attempt("step03", "--no-observe", planted="no_barrier_before_copy")
+    wrong = overwritten.lse != right.lse
     warps = wrong.reshape(-1, 4, 16)  # the rows of each block by warp
-    assert (warps.all(-1) == warps.any(-1)).all() and (warps.all(-1).sum(1) == 3).all()
+    assert overwritten.wrong_lse == wrong.sum() and (warps == [[[True]] * 3 + [[False]]]).all()
+    first = (overwritten.o != right.o).reshape(-1, 4, 16 * 64)[:, 3]
+    assert first.any(1).all() and not first.all(1).any()
     assert np.isnan(attempt("step03", "--no-observe", planted="no_barrier_after_copy").o).all()
     assert attempt("step03", "--seq-kv 64", planted="no_barrier_before_copy").passed
     says(wrong.sum(), wrong.size, 64)
 
 
-@on_cpu
 def test_step03_tiled_smem_2(attempt, says):
     counters = attempt("step03", WARPS=8).counters
     assert attempt("step03").counters["load_requests"] == 512 + 256
     says(counters["load_requests"], counters["barriers"], 512, counters["load_requests"] - 512)
 
 
-@on_cpu
 def test_step03_tiled_smem_3(attempt, says):
     place = "HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4"
-    tile = {place: "chunk", "return row * HEAD_DIM": "return row * (HEAD_DIM + 8)", "TILE = BLOCK_N * HEAD_DIM": "TILE = BLOCK_N * (HEAD_DIM + 8)"}
+    tile = {place: "chunk", "return row * HEAD_DIM": "return row * (HEAD_DIM + 8)",
+            "TILE = BLOCK_N * HEAD_DIM": "TILE = BLOCK_N * (HEAD_DIM + 8)"}
     padded = attempt("step03", edits={**tile, "8 * j * HEAD_DIM": "8 * j * (HEAD_DIM + 8)"})
     assert padded.passed and padded.counters == attempt("step03").counters and padded.counters["shared_excess"] == 0
     says(padded.counters["shared_load_wavefronts"], (64 + 8) * 2, 2 * 64 * (64 + 8) * 2, 2 * 64 * 64 * 2)
@@ -240,26 +241,24 @@ def test_step03_tiled_smem_3(attempt, says):
 
 # ---- step 04 ----
 
-@on_cpu
 def test_step04_pipelined_1(attempt, says):
     race = attempt("step04", planted="no_barrier_for_tile")
     assert "race" in race.errors[0] and "cp_async16(" in race.lines_named()[0]
     assert np.isnan(attempt("step04", "--no-observe", planted="no_barrier_for_tile").o).all()
-    right = ~wrong_rows(attempt("step04", "--seq-kv 64 --no-observe", planted="no_barrier_for_tile"), attempt("step04", "--seq-kv 64"))
+    early = attempt("step04", "--seq-kv 64 --no-observe", planted="no_barrier_for_tile")
+    right = ~wrong_rows(early, attempt("step04", "--seq-kv 64"))
     last_lanes = np.zeros((4, 64), bool)  # of the blocks' rows, those of lanes 28 to 31 of warp 3
     last_lanes[:, [48 + 7, 48 + 15]] = True
     assert np.array_equal(right.reshape(4, 64), last_lanes)
     says(right.sum(), right.size, 2)
 
 
-@on_cpu
 def test_step04_pipelined_2(attempt):
     early = attempt("step04", planted="wait_for_all_but_one")
     assert "in flight" in early.errors[0] and "LOAD16(k_smem" in "".join(early.lines_named())
     assert np.isnan(attempt("step04", "--no-observe", planted="wait_for_all_but_one").o).all()
 
 
-@on_cpu
 def test_step04_pipelined_3(attempt, says):
     always = {"pass + row < exist ? 16 : 0": "16"}
     assert attempt("step04", edits=always).passed
@@ -271,7 +270,6 @@ def test_step04_pipelined_3(attempt, says):
 
 # ---- step 05 ----
 
-@on_cpu
 def test_step05_mma_ldmatrix_1(attempt, says):
     before, after = attempt("step05").counters, attempt("step05", ROW_TILES=2).counters
     assert after["mma"] == before["mma"] and after["ldmatrix"] == 8 * (2 * 32 + 8)
@@ -283,7 +281,6 @@ def chunks_exchanged(k):
     return k.reshape(*k.shape[:2], -1, 2, 8, k.shape[3] // 16, 2, 8).swapaxes(3, 6).reshape(k.shape)
 
 
-@on_cpu
 def test_step05_mma_ldmatrix_2(attempt):
     q, k, v = reference.generate(1, 1, 1, 1, 64, 128, 64)
     swapped = attempt("step05", qkv=(q, k, v), planted="k_registers_swapped")
@@ -292,20 +289,18 @@ def test_step05_mma_ldmatrix_2(attempt):
     assert swapped.counters == expected.counters
     assert swapped.wrong_o > 0.95 * swapped.o.size and swapped.wrong_lse == swapped.lse.size
     assert attempt("step05", "--no-observe", planted="no_syncwarp_before_o").passed
-    assert "no __syncwarp" in attempt("step05", planted="no_syncwarp_before_o").errors[0]
+    assert "no barrier lies between" in attempt("step05", planted="no_syncwarp_before_o").errors[0]
 
 
-@on_cpu
 def test_step05_mma_ldmatrix_3(attempt, says):
     pairs = {"chunk ^ row % 8": "chunk ^ row / 2 % 4"}
     right, conflicts = attempt("step05").counters, attempt("step05", edits=pairs).counters
-    assert conflicts["shared_excess"] == sum(conflicts[name] - right[name] for name in ("shared_load_wavefronts", "shared_store_wavefronts"))
-    assert conflicts["shared_store_wavefronts"] > right["shared_store_wavefronts"]
+    more = [conflicts[name] - right[name] for name in ("shared_load_wavefronts", "shared_store_wavefronts")]
+    assert sum(more) == conflicts["shared_excess"] and all(more)
     assert attempt("step03", edits=pairs).counters["shared_excess"] == 0
     says(conflicts["shared_excess"])
 
 
-@on_cpu
 def test_step05_mma_ldmatrix_4(attempt, says):
     late = attempt("step05", planted="m_follows_late")
     rows = ~np.isfinite(late.o.astype(float))
@@ -314,7 +309,6 @@ def test_step05_mma_ldmatrix_4(attempt, says):
     says(rows.sum(), rows.any(-1).sum(), late.lse.size)
 
 
-@on_cpu
 def test_step05_mma_ldmatrix_5(attempt, says):
     assert attempt("step05", "", planted="no_rescale_of_o").passed and not attempt("step05", planted="no_rescale_of_o").passed
     assert not attempt("step02", "", planted="no_rescale_of_o").passed
@@ -326,95 +320,84 @@ def test_step05_mma_ldmatrix_5(attempt, says):
 
 # ---- step 06 ----
 
-@on_cpu
 def test_step06_variants_1(attempt, says):
     mma = attempt("step06", "--causal --seq-q 1024").counters["mma"]
     assert mma == 2 * 16 * 17 // 2 * 4 * 64
     says(136, mma)
 
 
-@on_cpu
 def test_step06_variants_2(attempt, says):
     assert attempt("step06", "--causal", planted="diagonal_forgets_past").passed
     assert not attempt("step06", "--causal --seq-q 100 --seq-kv 163", planted="diagonal_forgets_past").passed
     says(100, 163)
 
 
-@on_cpu
 def test_step06_variants_3(attempt, says):
     parts = attempt("step06", planted="parts_weigh_alike")
     assert parts.wrong_lse == parts.lse.size
     alike = [attempt("step06", "--splits 2", planted="parts_weigh_alike", qkv=reference.count(8, keys, 64)) for keys in (128, 192)]
     assert alike[0].passed and not alike[1].passed and alike[1].wrong_lse == 8
-    says(0, 128)
+    says(0, 128, 192)
 
 
 # ---- docs ----
 
-@on_cpu
 def test_04_pipeline_and_barriers_1(attempt):
     assert not attempt("step04", planted="no_commit_in_loop").passed
     assert attempt("step04", "--seq-kv 64", planted="no_commit_in_loop").passed
 
 
-@on_cpu
 def test_04_pipeline_and_barriers_2(attempt, says):
     one, two = (attempt("step04", "--seq-kv 1024", STAGES=stages).counters for stages in (1, 2))
     assert one["cp_async"] == two["cp_async"] == 4 * 16 * 2 * 16
     says(one["barriers"], two["barriers"], one["cp_async"])
 
 
-@on_cpu
 def test_04_pipeline_and_barriers_3(attempt):
     barrier = "            __syncthreads();  /* ... and everybody's; and every warp has read K */\n"
     start = "            if (next_key < p.seq_kv) copy_tile(k_next, k, p.k_stride.row, next_key, BLOCK_N, p.seq_kv, p.head_dim);\n"
     early = {barrier + start: start + barrier}
     race = attempt("step04", STAGES=1, edits=early)
-    lines = race.lines_named()
-    assert "no barrier lies between" in race.errors[0] and "cp_async16(" in lines[0] and "LOAD16(k_smem" in lines[1]
+    read, copy = race.lines_named()
+    assert "race" in race.errors[0] and "LOAD16(k_smem" in read and "cp_async16(" in copy
     assert attempt("step04", "--seq-kv 64", STAGES=1, edits=early).passed
-    assert attempt("step04", planted="no_barrier_for_v").errors
+    assert attempt("step04", planted="no_barrier_for_v").lines_named() == [read, copy]
 
 
-KEYS_SWAPPED = {"k_frag.x, k_frag.y": "k_frag.Z, k_frag.W", "k_frag.z, k_frag.w": "k_frag.x, k_frag.y", "k_frag.Z, k_frag.W": "k_frag.z, k_frag.w"}
-
-
-@on_cpu
 def test_05_tensor_cores_1(attempt, says):
-    swapped, other_side = attempt("step05", edits=KEYS_SWAPPED), attempt("step05", planted="v_registers_swapped")
-    assert swapped.wrong_o and not swapped.wrong_lse
-    assert not wrong_rows(swapped, other_side).any()
-    both = {**KEYS_SWAPPED, "v_frag.x, v_frag.y": "v_frag.y, v_frag.x", "v_frag.z, v_frag.w": "v_frag.w, v_frag.z"}
+    keys = {"s[t][j], q_frag[t][step], k_frag.x, k_frag.y": "s[t][j], q_frag[t][step], k_frag.z, k_frag.w",
+            "s[t][j + 1], q_frag[t][step], k_frag.z, k_frag.w": "s[t][j + 1], q_frag[t][step], k_frag.x, k_frag.y"}
+    swapped, other_side = attempt("step05", edits=keys), attempt("step05", planted="v_registers_swapped")
+    for wrong in swapped, other_side:
+        assert wrong.wrong_o and not wrong.wrong_lse
+    both = {**keys, "v_frag.x, v_frag.y": "v_frag.y, v_frag.x", "v_frag.z, v_frag.w": "v_frag.w, v_frag.z"}
     assert attempt("step05", edits=both).passed
-    assert attempt("step05", "--seq-kv 100", edits=KEYS_SWAPPED).wrong_lse == swapped.lse.size
+    assert attempt("step05", "--seq-kv 100", edits=keys).wrong_lse == swapped.lse.size
     says(100)
 
 
-@on_cpu
 def test_06_variants_1(attempt, says):
     mma = [attempt("step06", f"--heads 1 --seq-q 256 --window {left},0").counters["mma"] for left in (63, 64, 65)]
     assert mma == [(1 + 2 + 2 + 2) * 4 * 64, mma[0], (1 + 2 + 3 + 3) * 4 * 64]
     says(mma[0], mma[2])
 
 
-@on_cpu
 def test_06_variants_2(attempt, says):
     mma = [attempt("step06", f"--heads 16 --kv-heads 2 --seq-kv 512 --seq-q {rows}").counters["mma"] for rows in (1, 8, 9)]
     assert mma == [2 * 8 * 256, mma[0], 2 * mma[0]]
     says(mma[1], mma[2])
 
 
-@on_cpu
 def test_06_variants_3(attempt, tmp_path):
     np.save(tmp_path / "mask.npy", np.tril(np.ones((4, 4), np.uint8)))
     named = attempt("step06", "--block-causal 32")
     mask = attempt("step06", f"--block-mask {tmp_path / 'mask.npy'} --block-size 32")
     assert named.passed and mask.passed and not wrong_rows(mask, named).any()
     different = {name for name, count in named.counters.items() if mask.counters[name] != count}
-    assert different == {"load_requests", "load_sectors", "load_bytes"} and mask.counters["load_requests"] > named.counters["load_requests"]
+    assert different == {"load_requests", "load_sectors", "load_bytes"}
+    assert mask.counters["load_requests"] > named.counters["load_requests"]
 
 
-@on_cpu
 def test_07_numerics_and_pits_1(attempt, says):
     off = [attempt("step06", arguments, planted="combine_in_base_2").checked_o["max_error"]
            for arguments in ("--splits 2", "--splits 2 --scale 1", "--splits 16 --scale 1 --seq-kv 1024")]
@@ -422,7 +405,6 @@ def test_07_numerics_and_pits_1(attempt, says):
     says(*(f"{error:.2f}" for error in off[1:]))
 
 
-@on_cpu
 def test_07_numerics_and_pits_2(attempt, says):
     assert attempt("step02", "--seq-kv 64", planted="no_rescale_of_o").passed
     q, k, v = reference.generate(1, 1, 1, 1, 128, 65, 64)
@@ -433,20 +415,19 @@ def test_07_numerics_and_pits_2(attempt, says):
     says(64, 65)
 
 
-@on_cpu
 def test_07_numerics_and_pits_3(attempt, says):
     def moved(n):
         whole, less = (attempt("step06", qkv=reference.count(1, keys, 64)) for keys in (n, n - 1))
-        return float(whole.o.flat[0]), float(less.o.flat[0]), float(whole.lse.flat[0] - less.lse.flat[0]), whole.checked_lse["bound"]
+        lse = float(whole.lse.flat[0] - less.lse.flat[0])
+        return float(whole.o.flat[0]), float(less.o.flat[0]), lse, whole.checked_lse["bound"]
     first, second, lse, bound = moved(1000)
     assert bound < lse < 1e-2 < first - second
-    says(first, int(second), f"{lse:.4f}")
+    says(first, int(second), f"{lse:.4f}", f"{bound:.1e}")
     first, second, lse, bound = moved(8192)
     assert first == second and 0 < lse < bound
     says(int(first), f"{lse:.5f}", f"{bound:.5f}")
 
 
-@on_cpu
 def test_09_reading_others_1(attempt):
     forward = "int first_key = 0; first_key < p.seq_kv; first_key += BLOCK_N"
     backward = "int first_key = (p.seq_kv - 1) / BLOCK_N * BLOCK_N; first_key >= 0; first_key -= BLOCK_N"
@@ -457,7 +438,6 @@ def test_09_reading_others_1(attempt):
     assert not wrong_rows(*one_tile).any()
 
 
-@on_cpu
 def test_09_reading_others_2(attempt, says):
     shape = "--heads 1 --seq-q 100 --seq-kv 100"
     assert "load out of bounds" in attempt("step04", shape, planted="always_16_bytes").errors[0]
@@ -466,7 +446,6 @@ def test_09_reading_others_2(attempt, says):
     says(100, 127)
 
 
-@on_cpu
 def test_09_reading_others_3(attempt, says):
     added = {"s[t][j][2 * half + c] = -INFINITY": "s[t][j][2 * half + c] -= INFINITY"}
     plain, sums = (attempt("step06", "--causal", edits=edits) for edits in (None, added))
@@ -479,7 +458,6 @@ def test_09_reading_others_3(attempt, says):
     says(63, 64, 126)
 
 
-@on_cpu
 def test_executor_2(attempt):
     early = attempt("step04", planted="no_wait_for_tile")
     lines = early.lines_named()
