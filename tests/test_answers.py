@@ -69,8 +69,8 @@ class Attempt:
 
     def __init__(self, program, arguments, folder):
         self.program = program
-        done = subprocess.run([program, *arguments, "--out", "o.npy", "--lse", "lse.npy", "--json", "report.json"], cwd=folder,
-                              capture_output=True, text=True, timeout=120)
+        files = "--out", "o.npy", "--lse", "lse.npy", "--json", "report.json"
+        done = subprocess.run([program, *arguments, *files], cwd=folder, capture_output=True, text=True, timeout=120)
         self.printed, self.passed = done.stdout, done.returncode == 0 and done.stdout.endswith("PASS\n")
         self.errors = re.findall("^error: (.*)$", done.stderr, re.M)
         assert done.returncode in (0, 1), done.stdout + done.stderr
@@ -94,7 +94,7 @@ def patches(tmp_path_factory):
 
 @pytest.fixture
 def attempt(tmp_path, patches):
-    """Runs a step with these arguments and settings; planted: a bug of its bugs/, whose settings and arguments are the
+    """Runs a step with these arguments and settings.  planted: a bug of its bugs/, whose settings and arguments are the
     default; edits: {text of the kernel: what takes its place, wherever it stands}; qkv: the input."""
     if BACKEND != "cpu":
         pytest.skip("the exercises are about the CPU executor")
@@ -105,7 +105,8 @@ def attempt(tmp_path, patches):
         if bug:
             settings = {**dict(word.split("=") for word in bug.settings), **settings}
             arguments = " ".join(bug.arguments) if arguments is None else arguments
-        program = patched(step, bug.diff if bug else diff(step, edits), settings) if bug or edits else binary(step, **settings)
+        change = bug.diff if bug else diff(step, edits) if edits else None
+        program = patched(step, change, settings) if change else binary(step, **settings)
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         for name, array in zip("qkv", qkv or ()):
@@ -262,8 +263,10 @@ def test_step04_pipelined_2(attempt):
 def test_step04_pipelined_3(attempt, says):
     always = {"pass + row < exist ? 16 : 0": "16"}
     assert attempt("step04", edits=always).passed
-    for beyond in attempt("step04", "--seq-kv 65", edits=always), attempt("step04", "--seq-kv 65", planted="always_16_bytes"):
-        assert re.match(r"\S+: load out of bounds: block \d+, warp \d+, lane \d+ reads 16 bytes at byte \d+ of k", beyond.errors[0])
+    for how in {"edits": always}, {"planted": "always_16_bytes"}:
+        beyond = attempt("step04", "--seq-kv 65", **how)
+        place = r"load out of bounds: block \d+, warp \d+, lane \d+ reads 16 bytes at byte \d+ of k"
+        assert re.search(place, beyond.errors[0])
         assert beyond.lines_named()[0].startswith("cp_async16(")
     says(128, 16, 65)
 
@@ -310,7 +313,8 @@ def test_step05_mma_ldmatrix_4(attempt, says):
 
 
 def test_step05_mma_ldmatrix_5(attempt, says):
-    assert attempt("step05", "", planted="no_rescale_of_o").passed and not attempt("step05", planted="no_rescale_of_o").passed
+    assert attempt("step05", "", planted="no_rescale_of_o").passed
+    assert not attempt("step05", planted="no_rescale_of_o").passed  # with its --scale 2
     assert not attempt("step02", "", planted="no_rescale_of_o").passed
     usual, larger = attempt("step05").counters["shuffles"], attempt("step05", "--scale 2").counters["shuffles"]
     warps = 2 * 128 // 16
@@ -335,8 +339,9 @@ def test_step06_variants_2(attempt, says):
 def test_step06_variants_3(attempt, says):
     parts = attempt("step06", planted="parts_weigh_alike")
     assert parts.wrong_lse == parts.lse.size
-    alike = [attempt("step06", "--splits 2", planted="parts_weigh_alike", qkv=reference.count(8, keys, 64)) for keys in (128, 192)]
-    assert alike[0].passed and not alike[1].passed and alike[1].wrong_lse == 8
+    equal, unequal = (attempt("step06", "--splits 2", planted="parts_weigh_alike", qkv=reference.count(8, keys, 64))
+                      for keys in (128, 192))
+    assert equal.passed and unequal.wrong_o == unequal.o.size and unequal.wrong_lse == unequal.lse.size
     says(0, 128, 192)
 
 
@@ -355,8 +360,8 @@ def test_04_pipeline_and_barriers_2(attempt, says):
 
 def test_04_pipeline_and_barriers_3(attempt):
     barrier = "            __syncthreads();  /* ... and everybody's; and every warp has read K */\n"
-    start = "            if (next_key < p.seq_kv) copy_tile(k_next, k, p.k_stride.row, next_key, BLOCK_N, p.seq_kv, p.head_dim);\n"
-    early = {barrier + start: start + barrier}
+    start = "            if (next_key < p.seq_kv) copy_tile(k_next, k, p.k_stride.row, next_key, BLOCK_N, p.seq_kv, p.head_dim);"
+    early = {f"{barrier}{start}\n": f"{start}\n{barrier}"}
     race = attempt("step04", STAGES=1, edits=early)
     read, copy = race.lines_named()
     assert "race" in race.errors[0] and "LOAD16(k_smem" in read and "cp_async16(" in copy
