@@ -3,7 +3,6 @@
 test_SECTION_N is exercise N of that section.  It checks what the answer claims, and `says` checks that the numbers it found
 stand in the answer: so the text and the run cannot part.  An exercise that edits a kernel is built from the edited copy."""
 import difflib
-import fcntl
 import hashlib
 import json
 import re
@@ -129,9 +128,7 @@ def attempt(tmp_path, patches):
         if words not in _built:
             (patches / step / "bugs").mkdir(parents=True, exist_ok=True)
             (patches / step / f"bugs/{name}.patch").write_text(diff)
-            with open(ROOT / "tests/conftest.py") as lock:  # as for binary
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                make("-j2", f"VPATH={patches}", *words)
+            make("-j2", f"VPATH={patches}", *words)
             _built.add(words)
         return where(step, {k: v if k == "DTYPE" else int(v) for k, v in settings.items()}, name)
     return run
