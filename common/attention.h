@@ -70,7 +70,8 @@ int run_step(int argc, char **argv, const Step *step);
 #endif
 
 #ifdef HEAD_DIM /* a kernel file */
-static_assert(WARPS >= 1 && WARPS <= 32 && ROW_TILES >= 1 && BLOCK_N >= 8, "WARPS: 1 to 32; ROW_TILES: from 1; BLOCK_N: from 8");
+static_assert(WARPS >= 1 && WARPS <= 32 && ROW_TILES >= 1 && BLOCK_N >= 8,
+              "WARPS: 1 to 32; ROW_TILES: from 1; BLOCK_N: from 8");
 #ifndef VARIANTS
 #define VARIANTS 0
 #endif

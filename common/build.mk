@@ -73,7 +73,7 @@ $(BASE)/test_%: $(BASE)/obj/test_%.o $(filter $(BASE)/obj/cuda/%,$(COMMON))
 $(BASE)/obj/%.o: common/%.cu $(BASE)/flags
 	@mkdir -p $(@D)
 	$(NVCC) -x cu $(NVCC_FLAGS) -c $< -o $@
-$(BASE)/ceilings: $(BASE)/obj/cuda/ceilings.o
+$(BASE)/ceilings: $(BASE)/obj/cuda/ceilings.o $(BASE)/obj/cuda/backend.o
 	$(NVCC) $(GENCODE) -Xlinker -no-pie $^ -o $@
 endif
 $(BASE)/test_probe: $(BASE)/obj/layout.o $(BASE)/obj/layout_maps.o

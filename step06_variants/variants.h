@@ -132,8 +132,8 @@ typedef struct Work {
 } Work;
 
 /* Blocks start in the order of their numbers: one group after another, so that those which run at a time read the same
- * K and V.  Where later rows see more (causal): 16 groups at a time, as many as the L2 cache holds, and of these the
- * last rows first, so that the work left at the end comes in small pieces. */
+ * K and V.  Where later rows see more (causal): 16 groups at a time, and of these the last rows first, so that the work
+ * left at the end comes in small pieces. */
 static __device__ inline Work work_of(const AttentionParams p, int block, int block_m)
 {
     const int group = heads_together(&p), groups = p.mask_head ? p.heads : p.kv_heads;

@@ -2,17 +2,19 @@
  *   mma     mma.sync m16n8k16, operands in registers, f16 and bf16, f32 accumulators: the tensor cores without memory
  *   ex2     ex2.approx: the unit that the softmax needs
  *   copy    device to device, bytes read plus bytes written;  read: every byte once, nothing written
- * Each is the median of RUNS launches after a warm-up, between events.  One line of JSON on stdout.
+ * Each is the median of RUNS launches after a warm-up, between events (backend_time).  One line of JSON on stdout.
  * make bench runs it; alone: make build/cuda/ceilings && build/cuda/ceilings */
 #include <cuda_runtime.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../backend.h"
+
 #define CHECK(call) check((call), #call, __LINE__)
 #define UNROLL _Pragma("unroll")
 
-enum { RUNS = 20, WARM_UP = 5 };
+enum { RUNS = 20 };
 enum { THREADS = 256, BLOCKS_AN_SM = 2 };   /* of the arithmetic: 16 warps an SM */
 enum { MMA_LOOPS = 4096, EX2_LOOPS = 16384 }; /* a launch of either takes about two milliseconds on an H200 */
 enum { A_TILES = 4, B_TILES = 4, CHAINS = 8 }; /* independent work of a thread: 16 accumulators; 8 chains of ex2 */
@@ -106,36 +108,21 @@ static __global__ void __launch_bounds__(THREADS) read_all(Work work)
     if (all == 0x12345678u) work.sink[blockIdx.x] = (float)all; /* hardly ever, and then harmless */
 }
 
-static void launch_mma_f16(const Work *w) { mma_f16<<<w->blocks, THREADS>>>(*w); }
-static void launch_mma_bf16(const Work *w) { mma_bf16<<<w->blocks, THREADS>>>(*w); }
-static void launch_ex2(const Work *w) { ex2<<<w->blocks, THREADS>>>(*w); }
-static void launch_read(const Work *w) { read_all<<<READ_BLOCKS * w->blocks, THREADS>>>(*w); }
-static void launch_copy(const Work *w) { CHECK(cudaMemcpyAsync(w->to, w->from, w->bytes, cudaMemcpyDeviceToDevice, 0)); }
-
-static int by_time(const void *a, const void *b)
+static void launch_mma_f16(void *w) { mma_f16<<<((Work *)w)->blocks, THREADS>>>(*(Work *)w); }
+static void launch_mma_bf16(void *w) { mma_bf16<<<((Work *)w)->blocks, THREADS>>>(*(Work *)w); }
+static void launch_ex2(void *w) { ex2<<<((Work *)w)->blocks, THREADS>>>(*(Work *)w); }
+static void launch_read(void *w) { read_all<<<READ_BLOCKS * ((Work *)w)->blocks, THREADS>>>(*(Work *)w); }
+static void launch_copy(void *w)
 {
-    const float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
+    const Work *work = (const Work *)w;
+    CHECK(cudaMemcpyAsync(work->to, work->from, work->bytes, cudaMemcpyDeviceToDevice, 0));
 }
 
-static double seconds(void (*launch)(const Work *work), const Work *work)
+static double seconds(void (*launch)(void *work), Work *work)
 {
-    cudaEvent_t start, stop;
-    float ms[RUNS];
-    CHECK(cudaEventCreate(&start));
-    CHECK(cudaEventCreate(&stop));
-    for (int run = -WARM_UP; run < RUNS; run++) {
-        CHECK(cudaEventRecord(start, 0));
-        launch(work);
-        CHECK(cudaGetLastError());
-        CHECK(cudaEventRecord(stop, 0));
-        CHECK(cudaEventSynchronize(stop));
-        if (run >= 0) CHECK(cudaEventElapsedTime(&ms[run], start, stop));
-    }
-    CHECK(cudaEventDestroy(start));
-    CHECK(cudaEventDestroy(stop));
-    qsort(ms, RUNS, sizeof *ms, by_time);
-    return 0.5e-3 * (ms[RUNS / 2 - 1] + ms[RUNS / 2]);
+    const double ms = backend_time(launch, work, RUNS, 0);
+    CHECK(cudaGetLastError());
+    return 1e-3 * ms;
 }
 
 int main(void)

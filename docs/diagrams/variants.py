@@ -3,9 +3,11 @@ import sys
 from math import exp, log
 
 PARTS = ["#afd7af", "#afd7ff", "#ffd7af", "#d7afff"]
-HIDDEN, IN_VAIN, MASKED, WHOLE = "white", "#ffafaf", "#afd7ff", "#afd7af"  # as in docs/models/blocked.py
+HIDDEN, IN_VAIN, MASKED, WHOLE = "white", "#ffafaf", "#afd7ff", "#afd7af"  # what docs/models/blocked.py --map prints
 BLOCKS = ["#..", ".#.", "#.#"]  # a block mask; # is computed
 MASKS = {  # [(title, rows, keys, does a row see key j)]; c is the key across from the row
+    "masks": [("causal", 16, 16, lambda c, j: j <= c), ("window", 16, 16, lambda c, j: c - 5 <= j <= c),
+              ("block-causal", 16, 16, lambda c, j: j // 6 <= c // 6)],
     "causal": [("12 rows, 12 keys", 12, 12, lambda c, j: j <= c), ("8 rows, 12 keys", 8, 12, lambda c, j: j <= c),
                ("12 rows, 8 keys", 12, 8, lambda c, j: j <= c)],
     "window": [("--window 4,0", 16, 16, lambda c, j: c - 4 <= j <= c), ("--window 2,2", 16, 16, lambda c, j: abs(c - j) <= 2)],

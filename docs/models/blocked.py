@@ -3,7 +3,6 @@ of it sees, and masks those that not all rows see whole.  common/reference.py co
 
     python3 docs/models/blocked.py                              every variant against the reference
     python3 docs/models/blocked.py --map causal window          who sees what, and what is computed in vain
-    python3 docs/models/blocked.py --map causal --dot           the same as a Graphviz picture
 """
 import sys
 from pathlib import Path
@@ -137,19 +136,6 @@ def picture(name, seq_q, seq_kv, block_m, block_n):
     return cells
 
 
-def dot(names, cells):
-    colours = {HIDDEN: "white", IN_VAIN: "#ffafaf", MASKED: "#afd7ff", WHOLE: "#afd7af"}
-    lines = ['digraph masks {', '  bgcolor="white"', '  node [shape=plain fontname="monospace" fontsize=11]']
-    for i, (name, grid) in enumerate(zip(names, cells)):
-        lines.append(f'  mask{i} [label=<<table border="0" cellborder="1" cellspacing="0" cellpadding="0">')
-        lines.append(f'  <tr><td border="0" colspan="{grid.shape[1]}">{name}</td></tr>')
-        for row in grid:
-            squares = "".join(f'<td width="12" height="12" bgcolor="{colours[x]}"></td>' for x in row)
-            lines.append(f"  <tr>{squares}</tr>")
-        lines.append("  </table>>]")
-    return "\n".join(lines + ["}"])
-
-
 def main():
     parser = Options(__doc__)
     parser.add_argument("--seq-q", type=positive, help="query rows (100; of a map 16)")
@@ -158,19 +144,13 @@ def main():
     parser.add_argument("--block-n", type=positive, help="keys of a tile (16; of a map 4)")
     parser.add_argument("--map", nargs="+", choices=("causal", "window", "block-causal"), metavar="MASK",
                         help="causal, window (5 keys back) or block-causal (blocks of 6 keys)")
-    parser.add_argument("--dot", action="store_true", help="print the map as a picture for Graphviz")
     a = parser.parse_args()
-    if a.dot and not a.map:
-        parser.error("--dot draws a map: name one with --map")
     defaults = (16, 16, 4, 4) if a.map else (100, 163, 16, 16)
     seq_q, seq_kv, block_m, block_n = (x or y for x, y in zip((a.seq_q, a.seq_kv, a.block_m, a.block_n), defaults))
 
     if a.map:
-        maps = [picture(name, seq_q, seq_kv, block_m, block_n) for name in a.map]
-        if a.dot:
-            print(dot(a.map, maps))
-            return
-        for name, cells in zip(a.map, maps):
+        for name in a.map:
+            cells = picture(name, seq_q, seq_kv, block_m, block_n)
             print(f"{name}: computed {(cells != HIDDEN).sum()} of {cells.size}, in vain {(cells == IN_VAIN).sum()}")
             for row in cells:
                 print("  " + " ".join(".-+#"[x] for x in row))
