@@ -136,14 +136,15 @@ def plan(quick=False):
                 todo.append((square(seq, head_dim), ladder, fit + [FLEX] * (not quick)))
                 todo.append((square(seq, head_dim, "causal"), best[1:], fit + [FLEX] * (not quick)))
             else:
-                todo.append((square(seq, head_dim), best, fit))
+                plain = [(STEP06, {})] * (seq == 16384)  # beside the window below
+                todo.append((square(seq, head_dim), best + plain, fit))
                 todo.append((square(seq, head_dim, "causal"), best[1:], fit))
     todo += [(decode(*shape), [(STEP06, {})], list(PEERS)[:2]) for shape in (DECODE[1:2] if quick else DECODE)]
     if not quick:
         for head_dim, tuned in TUNED.items():
             for mask in ("full", "causal"):
                 todo.append((square(4096, head_dim, mask, "bf16"), [(STEP06, tuned)], list(PEERS)[:3]))
-            todo.append((square(16384, head_dim, "window"), [(STEP06, tuned)], [FLEX]))
+            todo.append((square(16384, head_dim, "window"), [(STEP06, tuned), (STEP06, {})], [FLEX]))
             todo.append((square(2048, head_dim, layout="varlen"), [(STEP06, tuned)], []))
         todo += [(decode(*DECODE[0], layout), [(STEP06, {})], []) for layout in ("bshd", "paged")]
     return todo
@@ -526,14 +527,15 @@ def variants_table(record):
         varlen, dense = (find(record, square(2048, head_dim, layout=x), STEP06, tuned) for x in ("varlen", "dense"))
         if varlen and dense:
             line(f"8 unequal sequences, D = {head_dim}", varlen, shown(varlen), "8 sequences of 2048", shown(dense))
-        window, full = (find(record, square(16384, head_dim, mask), STEP06, tuned) for mask in ("window", "full"))
-        name = f"window {WINDOW},0, S = 16384, D = {head_dim}"
-        if window and full:
-            tiles = [f"{visited_tiles(row_case(row), tuned) / row['ms'] * 1e-3:.1f} tiles/us" for row in (window, full)]
-            line(name, window, tiles[0], "no mask", tiles[1])
         flex = find(record, square(16384, head_dim, "window"), FLEX)
-        if window and flex:
-            line(name, window, shown(window), FLEX, shown(flex))
+        for constants in (tuned, {}):
+            window, full = (find(record, square(16384, head_dim, mask), STEP06, constants) for mask in ("window", "full"))
+            name = f"window {WINDOW},0, S = 16384, D = {head_dim}, {constants_text(constants)}"
+            if window and full:
+                tiles = [f"{visited_tiles(row_case(row), constants) / row['ms'] * 1e-3:.1f} tiles/us" for row in (window, full)]
+                line(name, window, tiles[0], "no mask", tiles[1])
+            if window and flex:
+                line(name, window, shown(window), FLEX, shown(flex))
     paged, *plain = (find(record, decode(*DECODE[0], x), STEP06, {}) for x in ("paged", "bshd", "dense"))
     for beside, row in zip(("contiguous [B,S,H,D]", "contiguous [B,H,S,D]"), plain):
         if paged and row:

@@ -4,6 +4,8 @@
  *   __global__ void k(const Params p)   a kernel; it takes one parameter struct, by value
  *   KERNEL_PARAMS(Params)               once for each parameter struct type, before the first LAUNCH
  *   LAUNCH(k, grid, block, bytes, p)    runs it: grid and block are dim3, bytes of dynamic shared memory
+ *   LAUNCH_EARLY(k, ...)                the same, right after another LAUNCH: the kernel's blocks may start before that one
+ *                                       has ended; it must call wait_for_previous_kernel() before it reads its results
  *   SHARED(type, name)                  type *name: the block's dynamic shared memory, 1024-byte aligned
  *   element_t, to_float, to_element     the 16-bit input type (f16 or bf16, chosen by make DTYPE=...)
  *   LOAD16(address), unpack16           one 16-byte load; its eight elements as floats

@@ -7,6 +7,14 @@
 
 /* 2^x, relative error below 2^-22; 2^-inf = 0.  ex2.approx.ftz.f32, section 9.7.3. */
 static __device__ inline float exp2_approx(float x);
+/* log2 x for a normal x > 0: absolute error below 2^-22 between 1/2 and 2, relative error below that elsewhere.
+ * lg2.approx.ftz.f32.  1 / x for a normal x: error below 2^-23.  rcp.approx.ftz.f32.  The same section. */
+static __device__ inline float log2_approx(float x);
+static __device__ inline float reciprocal_approx(float x);
+
+/* x, of which the compiler knows nothing: what is computed from it is computed where it stands, again in each round of a
+ * loop, instead of once before the loop into registers that are then short.  No instruction. */
+static __device__ inline int opaque(int x);
 
 /* Four 8 x 8 matrices of 16-bit elements from shared memory, one a register.  Lane i gives the address of row i % 8 of
  * matrix i / 8 (16 bytes, 16-byte aligned); it gets elements [lane / 4][2 * (lane % 4) + {0, 1}] of each matrix,
@@ -27,6 +35,10 @@ static __device__ inline void cp_async16(void *shared, const void *global, int b
 static __device__ inline void cp_async_commit(void);
 /* cp_async_wait(n): all but the n newest groups of this thread have landed, for this thread.  cp.async.wait_group. */
 
+/* In a kernel that LAUNCH_EARLY started: the kernel before it has ended, and what it wrote can be read.
+ * griddepcontrol.wait, section 9.7.13.13, from sm_90 on; before that, a kernel starts when the one before it has ended. */
+static __device__ inline void wait_for_previous_kernel(void);
+
 #if defined(__CUDACC__)
 
 static __device__ inline float exp2_approx(float x)
@@ -34,6 +46,26 @@ static __device__ inline float exp2_approx(float x)
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+static __device__ inline float log2_approx(float x)
+{
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ inline float reciprocal_approx(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ inline int opaque(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
 }
 
 static __device__ inline uint4 ldmatrix_x4(const element_t *row)
@@ -84,6 +116,13 @@ static __device__ inline void cp_async_commit(void)
 
 #define cp_async_wait(groups) asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory")
 
+static __device__ inline void wait_for_previous_kernel(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 #else
 
 typedef struct SimtFloat4 {
@@ -98,6 +137,18 @@ void simt_cp_async_wait(int groups);
 static __device__ inline float exp2_approx(float x)
 {
     return exp2f(x);
+}
+static __device__ inline float log2_approx(float x)
+{
+    return log2f(x);
+}
+static __device__ inline int opaque(int x)
+{
+    return x;
+}
+static __device__ inline float reciprocal_approx(float x)
+{
+    return 1 / x;
 }
 static __device__ inline uint4 ldmatrix_x4(const element_t *row)
 {
@@ -126,6 +177,9 @@ static __device__ inline void cp_async_commit(void)
     simt_cp_async_commit();
 }
 #define cp_async_wait(groups) simt_cp_async_wait(groups)
+static __device__ inline void wait_for_previous_kernel(void)
+{
+}
 
 #endif
 #endif

@@ -28,12 +28,16 @@ static __device__ inline uint4 load_chunk(const element_t *x, int64_t row_stride
     return row < rows && 8 * chunk < d ? LOAD16(x + row * row_stride + 8 * chunk) : zero;
 }
 
-/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Where a row is no whole number
- * of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses among 4 places. */
-static __device__ inline int swizzle(int row, int chunk)
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements: in the row, and in the tile.
+ * Where a row is no whole number of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses
+ * among 4 places. */
+static __device__ inline int place(unsigned row, unsigned chunk)
 {
-    const int place = HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
-    return row * HEAD_DIM + 8 * place;
+    return 8 * (HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4);
+}
+static __device__ inline int swizzle(unsigned row, unsigned chunk)
+{
+    return row * HEAD_DIM + place(row, chunk);
 }
 
 /* All threads of the block bring rows [first_row, first_row + tile_rows) of x into shared memory, PASS_ROWS at

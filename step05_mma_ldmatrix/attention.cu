@@ -15,19 +15,24 @@
 enum { BLOCK_M = 16 * ROW_TILES * WARPS, THREADS = WARP_SIZE * WARPS };
 enum { CHUNKS = HEAD_DIM / 8 }; /* a chunk: 8 elements, 16 bytes, the widest access; o has as many column pieces */
 enum { TILE = BLOCK_N * HEAD_DIM };     /* elements of a tile of K or V */
-enum { PASS_ROWS = THREADS / CHUNKS }; /* rows of it that the block copies at a time, 16 bytes a thread */
+enum { PASS_ROWS = THREADS / CHUNKS };  /* rows of it that the block copies at a time, 16 bytes a thread */
+enum { LANE_ROWS = WARP_SIZE / CHUNKS }; /* the same for one warp */
 /* Q's fragments stay in registers where there is room for them; else they are read again for each tile. */
 enum { Q_IN_REGISTERS = ROW_TILES * HEAD_DIM <= 128 };
 enum { LARGE = 1 << 13 }; /* up to it, rounding c m costs 2^-12 at most, less than rounding P to 11 bits */
 static_assert(STAGES == 1 || STAGES == 2, "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)");
 static_assert(BLOCK_N % 16 == 0 && HEAD_DIM % 16 == 0, "the products take 16 keys and 16 dimensions at a time");
 
-/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Where a row is no whole number
- * of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses among 4 places. */
-static __device__ inline int swizzle(int row, int chunk)
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements: in the row, and in the tile.
+ * Where a row is no whole number of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses
+ * among 4 places. */
+static __device__ inline int place(unsigned row, unsigned chunk)
 {
-    const int place = HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
-    return row * HEAD_DIM + 8 * place;
+    return 8 * (HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4);
+}
+static __device__ inline int swizzle(unsigned row, unsigned chunk)
+{
+    return row * HEAD_DIM + place(row, chunk);
 }
 
 /* All threads of the block start to bring rows [first_row, first_row + tile_rows) of x into shared memory, PASS_ROWS at
@@ -36,7 +41,8 @@ static __device__ inline int swizzle(int row, int chunk)
 static __device__ inline void copy_tile(element_t *smem, const element_t *x, int64_t row_stride, int first_row,
                                         int tile_rows, int rows, int d)
 {
-    const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    const unsigned thread = opaque(threadIdx.x); /* registers are short: compute the rest anew for each tile */
+    const int row = thread / CHUNKS, chunk = thread % CHUNKS;
     const int exist = 8 * chunk < d ? rows - first_row : 0; /* rows of the tile that hold something in this column */
     const element_t *from = x + (first_row + row) * row_stride + 8 * chunk;
     UNROLL for (int pass = 0; pass < tile_rows; pass += PASS_ROWS)
@@ -44,10 +50,11 @@ static __device__ inline void copy_tile(element_t *smem, const element_t *x, int
             cp_async16(smem + swizzle(pass + row, chunk), from + pass * row_stride, pass + row < exist ? 16 : 0);
 }
 
-/* The A operand of one mma: rows row .. row + 15 of the Q tile, dimensions 16 * step .. + 15. */
+/* The A operand of one mma: rows row .. row + 15 of the Q tile, dimensions 16 * step .. + 15.  A place is an XOR, so an even
+ * number of chunks further is one too: what depends on the lane is the same for all steps. */
 static __device__ inline uint4 load_q(const element_t *q_smem, int row, int step, int lane)
 {
-    return ldmatrix_x4(q_smem + swizzle(row + lane % 16, 2 * step + lane / 16));
+    return ldmatrix_x4(q_smem + row * HEAD_DIM + lane % 16 * HEAD_DIM + (place(lane % 16, lane / 16) ^ 16 * step));
 }
 
 __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
@@ -100,8 +107,8 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
             UNROLL for (int t = 0; t < ROW_TILES; t++)
                 if (!Q_IN_REGISTERS) q_frag[t][step] = load_q(q_smem, warp_row + 16 * t, step, lane);
             UNROLL for (int j = 0; j < BLOCK_N / 8; j += 2) { /* 16 keys: the B operands of two mma */
-                const uint4 k_frag = ldmatrix_x4(k_smem + 8 * j * HEAD_DIM +
-                                                 swizzle(lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+                const uint4 k_frag = ldmatrix_x4(k_smem + 8 * j * HEAD_DIM + (lane / 16 * 8 + lane % 8) * HEAD_DIM +
+                                                 (place(lane % 8, lane / 8 % 2) ^ 16 * step));
                 UNROLL for (int t = 0; t < ROW_TILES; t++) {
                     mma_m16n8k16(s[t][j], q_frag[t][step], k_frag.x, k_frag.y);
                     mma_m16n8k16(s[t][j + 1], q_frag[t][step], k_frag.z, k_frag.w);
@@ -143,7 +150,8 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
                     float new_max = tile_max[t][half];
                     new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 1)); /* the row's other three lanes */
                     new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 2));
-                    if ((new_max - row_max[t][half]) * p.scale_log2 > 8) {
+                    if (fmaf(new_max, p.scale_log2, -shift[t][half]) > 8 || fabsf(shift[t][half]) > LARGE) {
+                        new_max = fmaxf(new_max, row_max[t][half]);
                         const float rescale = exp2_approx((row_max[t][half] - new_max) * p.scale_log2);
                         row_max[t][half] = new_max;
                         shift[t][half] = new_max * p.scale_log2;
@@ -174,7 +182,8 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
                 p_frag[t].z = pack4(right[0], right[1]), p_frag[t].w = pack4(right[2], right[3]);
             }
             UNROLL for (int n = 0; n < CHUNKS; n += 2) {
-                const uint4 v_frag = ldmatrix_x4_trans(v_smem + swizzle(16 * step + lane % 16, n + lane / 16));
+                const uint4 v_frag = ldmatrix_x4_trans(v_smem + 16 * step * HEAD_DIM + lane % 16 * HEAD_DIM +
+                                                       (place(lane % 16, lane / 16) ^ 8 * n));
                 UNROLL for (int t = 0; t < ROW_TILES; t++) {
                     mma_m16n8k16(o[t][n], p_frag[t], v_frag.x, v_frag.y);
                     mma_m16n8k16(o[t][n + 1], p_frag[t], v_frag.z, v_frag.w);
@@ -193,21 +202,21 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
             float sum = row_sum[t][half];
             sum += __shfl_xor_sync(FULL_WARP, sum, 1);
             sum += __shfl_xor_sync(FULL_WARP, sum, 2);
-            const float inverse = sum == 0 ? 0 : 1 / sum;
+            const float inverse = sum == 0 ? 0 : reciprocal_approx(sum);
             const int row = first_row + 16 * t + 8 * half;
             UNROLL for (int n = 0; n < CHUNKS; n++)
                 STORE4(q_smem + swizzle(warp_row + lane / 4 + 16 * t + 8 * half, n) + 2 * (lane % 4),
                        pack4(o[t][n][2 * half] * inverse, o[t][n][2 * half + 1] * inverse));
             if (row < p.seq_q && lane % 4 == 0)
-                lse[row] = sum == 0 ? -INFINITY : row_max[t][half] * p.scale + logf(sum);
+                lse[row] = sum == 0 ? -INFINITY : row_max[t][half] * p.scale + 0.693147181f * log2_approx(sum);
         }
     __syncwarp(); /* the rows are complete */
-    UNROLL for (int i = 0; i < 16 * ROW_TILES * CHUNKS; i += WARP_SIZE) {
-        const int tile_row = warp_row + (i + lane) / CHUNKS, chunk = (i + lane) % CHUNKS;
-        const int row = block % row_blocks * BLOCK_M + tile_row;
-        if (row < p.seq_q && 8 * chunk < p.head_dim)
-            STORE16(out + row * p.o_stride.row + 8 * chunk, LOAD16(q_smem + swizzle(tile_row, chunk)));
-    }
+    const int chunk = lane % CHUNKS, first_out = first_row - lane / 4 + lane / CHUNKS; /* this lane's column, and first row */
+    const int exist = 8 * chunk < p.head_dim ? p.seq_q - first_out : 0;               /* rows from there on */
+    element_t *to = out + first_out * p.o_stride.row + 8 * chunk;
+    UNROLL for (int pass = 0; pass < 16 * ROW_TILES; pass += LANE_ROWS)
+        if ((WARP_SIZE % CHUNKS == 0 || lane / CHUNKS < LANE_ROWS) && pass < exist)
+            STORE16(to + pass * p.o_stride.row, LOAD16(q_smem + swizzle(warp_row + pass + lane / CHUNKS, chunk)));
 }
 
 static void launch(const AttentionParams *p)

@@ -4,8 +4,8 @@
  *     address    sequence, work_of, row_offset, kv_row: varlen, GQA and MQA, paged KV
  *     epilogue   finish_row: sink; partial results and the second kernel, combine: split-KV
  * A tile that no row of the block sees is not visited; one that all rows see whole takes no mask.
- * GQA: the heads of a group share the rows of a block.  Row m is query row m / group of the group's head m % group; so
- * K and V are read once for all of them, and a decode step with its one query row fills more than one row of the tile.
+ * GQA: where one head's rows do not fill a block (decode), the heads of a group share it.  Row m is query row m / group
+ * of the group's head m % group; so K and V are read once for all of them, and one query row fills more of the tile.
  * Limits: D <= HEAD_DIM in multiples of 8.  NaN or infinity in V at a key that only some rows of a tile see reaches
  * the tile's other rows too (0 * NaN), as in a matrix product.
  *
@@ -18,19 +18,24 @@
 enum { BLOCK_M = 16 * ROW_TILES * WARPS, THREADS = WARP_SIZE * WARPS };
 enum { CHUNKS = HEAD_DIM / 8 }; /* a chunk: 8 elements, 16 bytes, the widest access; o has as many column pieces */
 enum { TILE = BLOCK_N * HEAD_DIM };     /* elements of a tile of K or V */
-enum { PASS_ROWS = THREADS / CHUNKS }; /* rows of it that the block copies at a time, 16 bytes a thread */
+enum { PASS_ROWS = THREADS / CHUNKS };  /* rows of it that the block copies at a time, 16 bytes a thread */
+enum { LANE_ROWS = WARP_SIZE / CHUNKS }; /* the same for one warp */
 /* Q's fragments stay in registers where there is room for them; else they are read again for each tile. */
 enum { Q_IN_REGISTERS = ROW_TILES * HEAD_DIM <= 128 };
 enum { LARGE = 1 << 13 }; /* up to it, rounding c m costs 2^-12 at most, less than rounding P to 11 bits */
 static_assert(STAGES == 1 || STAGES == 2, "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)");
 static_assert(BLOCK_N % 16 == 0 && HEAD_DIM % 16 == 0, "the products take 16 keys and 16 dimensions at a time");
 
-/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Where a row is no whole number
- * of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses among 4 places. */
-static __device__ inline int swizzle(int row, int chunk)
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements: in the row, and in the tile.
+ * Where a row is no whole number of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses
+ * among 4 places. */
+static __device__ inline int place(unsigned row, unsigned chunk)
 {
-    const int place = HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4;
-    return row * HEAD_DIM + 8 * place;
+    return 8 * (HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4);
+}
+static __device__ inline int swizzle(unsigned row, unsigned chunk)
+{
+    return row * HEAD_DIM + place(row, chunk);
 }
 
 /* All threads of the block start to bring rows [first_m, first_m + BLOCK_M) of the group's heads into shared memory,
@@ -39,56 +44,61 @@ static __device__ inline int swizzle(int row, int chunk)
 static __device__ inline void copy_q(element_t *smem, const element_t *q, const AttentionParams p, int first_m,
                                      int rows_m, int group)
 {
-    const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
-    UNROLL for (int pass = 0; pass < BLOCK_M; pass += PASS_ROWS) {
-        const int m = first_m + pass + row, exists = m < rows_m && 8 * chunk < p.head_dim;
+    const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS, m = first_m + row;
+    const int exist = 8 * chunk < p.head_dim ? rows_m - first_m : 0; /* rows of the tile that hold something in this column */
+    const element_t *from = q + row_offset(p.q_stride, m, group) + 8 * chunk;
+    UNROLL for (int pass = 0; pass < BLOCK_M; pass += PASS_ROWS)
         if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_M % PASS_ROWS == 0 || pass + row < BLOCK_M))
-            cp_async16(smem + swizzle(pass + row, chunk),
-                       q + row_offset(p.q_stride, m, group) + 8 * chunk, exists ? 16 : 0);
-    }
+            cp_async16(smem + swizzle(pass + row, chunk), from + row_step(p.q_stride, m, pass, group),
+                       pass + row < exist ? 16 : 0);
 }
 
-/* The same for a tile of K or V.  Keys that no row of the block sees become zeros: what lies there may be NaN. */
-static __device__ inline void copy_kv(element_t *smem, const element_t *x, Strides stride, const AttentionParams p,
-                                      const Sequence seq, int head, Interval rows, Interval keys, int first_key)
+/* The same for a tile of K or V: of keys that lie beside each other, or at the offsets [BLOCK_N] that were looked up.
+ * Keys that no row of the block sees become zeros: what lies there may be NaN. */
+static __device__ inline void copy_kv(element_t *smem, const element_t *x, int64_t row_stride, const AttentionParams p,
+                                      Interval keys, int first_key, const int64_t *offsets)
 {
     const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
     const int start = 8 * chunk < p.head_dim ? keys.first - first_key : BLOCK_N, end = keys.last - first_key;
-    const element_t *from = x + 8 * chunk;
-    if (!p.block_table && !p.block_mask) { /* the next rows lie beside it, and exist if they are in the interval */
-        from += kv_row(p, seq, stride, first_key + row);
-        UNROLL for (int pass = 0; pass < BLOCK_N; pass += PASS_ROWS)
-            if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_N % PASS_ROWS == 0 || pass + row < BLOCK_N))
-                cp_async16(smem + swizzle(pass + row, chunk), from + pass * stride.row,
-                           pass + row >= start && pass + row < end ? 16 : 0);
-        return;
-    }
-    UNROLL for (int pass = 0; pass < BLOCK_N; pass += PASS_ROWS) {
-        const int r = pass + row, key = first_key + r;
-        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_N % PASS_ROWS == 0 || r < BLOCK_N)) {
-            const int exists = r >= start && r < end && any_row_sees(p, seq.batch, head, rows, key);
-            cp_async16(smem + swizzle(r, chunk), from + (exists ? kv_row(p, seq, stride, key) : 0), exists ? 16 : 0);
+    const element_t *from = x + (offsets ? 0 : (first_key + row) * row_stride) + 8 * chunk;
+    UNROLL for (int pass = 0; pass < BLOCK_N; pass += PASS_ROWS)
+        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_N % PASS_ROWS == 0 || pass + row < BLOCK_N)) {
+            const int64_t offset = offsets ? offsets[pass + row] : pass * row_stride;
+            const int exists = pass + row >= start && (offsets ? offset >= 0 : pass + row < end);
+            cp_async16(smem + swizzle(pass + row, chunk), from + (offsets && !exists ? 0 : offset), exists ? 16 : 0);
         }
+}
+
+/* Where the keys of a tile lie in K and in V [2][BLOCK_N], in elements; -1: a key that no row of the block sees. */
+static __device__ inline void look_up(int64_t *offsets, const AttentionParams p, const Sequence seq, int head,
+                                      Interval rows, Interval keys, int first_key)
+{
+    for (int i = threadIdx.x; i < 2 * BLOCK_N; i += THREADS) {
+        const int key = first_key + i % BLOCK_N;
+        const int exists = key >= keys.first && key < keys.last && any_row_sees(p, seq.batch, head, rows, key);
+        offsets[i] = exists ? kv_row(p, seq, i < BLOCK_N ? p.k_stride : p.v_stride, key) : -1;
     }
 }
 
-/* The A operand of one mma: rows row .. row + 15 of the Q tile, dimensions 16 * step .. + 15. */
+/* The A operand of one mma: rows row .. row + 15 of the Q tile, dimensions 16 * step .. + 15.  A place is an XOR, so an even
+ * number of chunks further is one too: what depends on the lane is the same for all steps. */
 static __device__ inline uint4 load_q(const element_t *q_smem, int row, int step, int lane)
 {
-    return ldmatrix_x4(q_smem + swizzle(row + lane % 16, 2 * step + lane / 16));
+    return ldmatrix_x4(q_smem + row * HEAD_DIM + lane % 16 * HEAD_DIM + (place(lane % 16, lane / 16) ^ 16 * step));
 }
 
-static __device__ inline void attend(const AttentionParams p)
+/* group: how many heads share the rows of a block; lookup: whether something is to be looked up for each key. */
+static __device__ inline void attend(const AttentionParams p, int group, int lookup)
 {
-    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-    const int group = heads_together(&p), splits = p.num_splits;
-    const Work work = work_of(p, (int)blockIdx.x, BLOCK_M);
+    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE, splits = p.num_splits;
+    const Work work = work_of(p, blockIdx.x, BLOCK_M, group);
     const int batch = work.batch, head = work.head, split = work.split, first_m = work.first_m;
     const Sequence seq = sequence(p, batch);
     const int rows_m = seq.len_q * group; /* rows of the group's heads */
     if (first_m >= rows_m) return;        /* the whole block: a shorter sequence of the batch */
     const element_t *q = p.q + batch * p.q_stride.batch + head * p.q_stride.head + seq.q_row * p.q_stride.row;
-    const element_t *k = p.k + work.kv_head * p.k_stride.head, *v = p.v + work.kv_head * p.v_stride.head;
+    const element_t *k = p.k + work.kv_head * p.k_stride.head + kv_start(p, seq, p.k_stride);
+    const element_t *v = p.v + work.kv_head * p.v_stride.head + kv_start(p, seq, p.v_stride);
 
     /* what the block's first and last row see bounds what any of its rows sees (keys) and what all see (common) */
     const int last_m = first_m + BLOCK_M < rows_m ? first_m + BLOCK_M : rows_m;
@@ -101,13 +111,22 @@ static __device__ inline void attend(const AttentionParams p)
     const int warp_row = 16 * ROW_TILES * warp, warp_m = first_m + warp_row; /* this warp's first row: in the tile, in all */
     SHARED(element_t, smem);
     element_t *q_smem = smem + 2 * STAGES * TILE; /* [BLOCK_M, HEAD_DIM], swizzled */
+    int64_t *offsets = lookup ? (int64_t *)(q_smem + BLOCK_M * HEAD_DIM) : NULL; /* of two tiles: [2][K, V][BLOCK_N] */
 
-    int tile = next_tile(p, batch, head, rows, keys, tiles.first, tiles.last), buffer = 0;
-    copy_q(q_smem, q, p, first_m, rows_m, group);
-    if (tile < tiles.last) {
-        copy_kv(smem, k, p.k_stride, p, seq, head, rows, keys, tile * BLOCK_N);
-        if (STAGES == 2) copy_kv(smem + TILE, v, p.v_stride, p, seq, head, rows, keys, tile * BLOCK_N);
+    unsigned turn = 0;
+    int tile = next_tile(p, batch, head, rows, keys, tiles.first, tiles.last);
+    int next = next_tile(p, batch, head, rows, keys, tile + 1, tiles.last);
+    if (lookup) {
+        look_up(offsets, p, seq, head, rows, keys, tile * BLOCK_N);
+        look_up(offsets + 2 * BLOCK_N, p, seq, head, rows, keys, next * BLOCK_N);
+        __syncthreads(); /* the offsets are there */
     }
+    if (tile < tiles.last) {
+        copy_kv(smem, k, p.k_stride.row, p, keys, tile * BLOCK_N, offsets);
+        if (STAGES == 2)
+            copy_kv(smem + TILE, v, p.v_stride.row, p, keys, tile * BLOCK_N, lookup ? offsets + BLOCK_N : NULL);
+    }
+    copy_q(q_smem, q, p, first_m, rows_m, group);
     cp_async_commit();
 
     uint4 q_frag[ROW_TILES][HEAD_DIM / 16];
@@ -122,21 +141,25 @@ static __device__ inline void attend(const AttentionParams p)
     UNROLL for (int t = 0; t < ROW_TILES; t++)
         UNROLL for (int half = 0; half < 2; half++) row_max[t][half] = -FLT_MAX, row_sum[t][half] = 0;
 
-    while (tile < tiles.last) {
-        const int first_key = tile * BLOCK_N;
-        const int next = next_tile(p, batch, head, rows, keys, tile + 1, tiles.last), next_key = next * BLOCK_N;
-        element_t *k_smem = smem + 2 * TILE * buffer, *v_smem = k_smem + TILE; /* [BLOCK_N, HEAD_DIM] each, swizzled */
-        buffer = STAGES - 1 - buffer;
-        element_t *k_next = smem + 2 * TILE * buffer, *v_next = k_next + TILE;
+    for (int after; tile < tiles.last; tile = next, next = after) {
+        after = next_tile(p, batch, head, rows, keys, next + 1, tiles.last);
+        const int first_key = tile * BLOCK_N, next_key = next * BLOCK_N;
+        element_t *k_smem = smem + 2 * TILE * (turn % STAGES), *v_smem = k_smem + TILE; /* [BLOCK_N, HEAD_DIM], swizzled */
+        int64_t *k_at = lookup ? offsets + 2 * BLOCK_N * turn : NULL, *v_at = lookup ? k_at + BLOCK_N : NULL;
+        turn = 1 - turn;
+        element_t *k_next = smem + 2 * TILE * (turn % STAGES), *v_next = k_next + TILE;
+        const int64_t *k_next_at = lookup ? offsets + 2 * BLOCK_N * turn : NULL;
         cp_async_wait(0); /* this thread's part of the tile (STAGES 1: of K) has landed ... */
         __syncthreads();  /* ... and everybody's; and every warp has read the tile before */
         if (STAGES == 1)
-            copy_kv(v_smem, v, p.v_stride, p, seq, head, rows, keys, first_key);
+            copy_kv(v_smem, v, p.v_stride.row, p, keys, first_key, v_at);
         else if (next < tiles.last) {
-            copy_kv(k_next, k, p.k_stride, p, seq, head, rows, keys, next_key);
-            copy_kv(v_next, v, p.v_stride, p, seq, head, rows, keys, next_key);
+            copy_kv(k_next, k, p.k_stride.row, p, keys, next_key, k_next_at);
+            copy_kv(v_next, v, p.v_stride.row, p, keys, next_key, lookup ? k_next_at + BLOCK_N : NULL);
         }
         cp_async_commit();
+        if (lookup && STAGES == 2) look_up(k_at, p, seq, head, rows, keys, after * BLOCK_N); /* this tile's were used */
+        if (STAGES == 2 && group > 1 && warp_m >= rows_m) continue; /* none of the rows is this warp's: it only copies */
 
         /* S = Q K^T: 16 dimensions a step */
         float s[ROW_TILES][BLOCK_N / 8][4] = {{{0}}};
@@ -144,8 +167,8 @@ static __device__ inline void attend(const AttentionParams p)
             UNROLL for (int t = 0; t < ROW_TILES; t++)
                 if (!Q_IN_REGISTERS) q_frag[t][step] = load_q(q_smem, warp_row + 16 * t, step, lane);
             UNROLL for (int j = 0; j < BLOCK_N / 8; j += 2) { /* 16 keys: the B operands of two mma */
-                const uint4 k_frag = ldmatrix_x4(k_smem + 8 * j * HEAD_DIM +
-                                                 swizzle(lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+                const uint4 k_frag = ldmatrix_x4(k_smem + 8 * j * HEAD_DIM + (lane / 16 * 8 + lane % 8) * HEAD_DIM +
+                                                 (place(lane % 8, lane / 8 % 2) ^ 16 * step));
                 UNROLL for (int t = 0; t < ROW_TILES; t++) {
                     mma_m16n8k16(s[t][j], q_frag[t][step], k_frag.x, k_frag.y);
                     mma_m16n8k16(s[t][j + 1], q_frag[t][step], k_frag.z, k_frag.w);
@@ -156,8 +179,9 @@ static __device__ inline void attend(const AttentionParams p)
         if (STAGES == 1) {
             cp_async_wait(0); /* this thread's part of V has landed ... */
             __syncthreads();  /* ... and everybody's; and every warp has read K */
-            if (next < tiles.last) copy_kv(k_next, k, p.k_stride, p, seq, head, rows, keys, next_key);
+            if (next < tiles.last) copy_kv(k_next, k, p.k_stride.row, p, keys, next_key, k_next_at);
             cp_async_commit();
+            if (lookup) look_up(k_at, p, seq, head, rows, keys, after * BLOCK_N);
         }
 
         if (p.softcap > 0)
@@ -167,10 +191,11 @@ static __device__ inline void attend(const AttentionParams p)
 
         /* Keys that a row does not see must weigh nothing in it; tiles that all rows see whole need no look. */
         const int cut_left = first_key < common.first, cut_right = first_key + BLOCK_N > common.last || p.block_mask;
-        if (cut_left || cut_right)
+        if (cut_left || cut_right) {
+            const int lane_m = Q_IN_REGISTERS ? warp_m + lane / 4 : opaque(warp_m + lane / 4); /* if registers are short */
             UNROLL for (int t = 0; t < ROW_TILES; t++)
                 UNROLL for (int half = 0; half < 2; half++) {
-                    const int m = warp_m + lane / 4 + 16 * t + 8 * half, row = query_row(m, group);
+                    const int m = lane_m + 16 * t + 8 * half, row = query_row(m, group);
                     const Interval seen = row_keys(p, seq, row);
                     const int lane_key = first_key + 2 * (lane % 4); /* this lane's first key in the tile */
                     unsigned visible = ~0u;                          /* a bit for each of 32 keys from it on */
@@ -187,6 +212,7 @@ static __device__ inline void attend(const AttentionParams p)
                                     s[t][j][2 * half + c] = -INFINITY;
                         }
                 }
+        }
 
         /* P = exp(scale (S - m)) = exp2(c S - c m), c = scale log2(e), in place.  Any m will do that keeps P in range: m
          * follows the largest score of its row, and l and o follow m, only where that has grown by more than 2^8.  Where
@@ -208,7 +234,8 @@ static __device__ inline void attend(const AttentionParams p)
                     float new_max = tile_max[t][half];
                     new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 1)); /* the row's other three lanes */
                     new_max = fmaxf(new_max, __shfl_xor_sync(FULL_WARP, new_max, 2));
-                    if ((new_max - row_max[t][half]) * p.scale_log2 > 8) {
+                    if (fmaf(new_max, p.scale_log2, -shift[t][half]) > 8 || fabsf(shift[t][half]) > LARGE) {
+                        new_max = fmaxf(new_max, row_max[t][half]);
                         const float rescale = exp2_approx((row_max[t][half] - new_max) * p.scale_log2);
                         row_max[t][half] = new_max;
                         shift[t][half] = new_max * p.scale_log2;
@@ -239,18 +266,19 @@ static __device__ inline void attend(const AttentionParams p)
                 p_frag[t].z = pack4(right[0], right[1]), p_frag[t].w = pack4(right[2], right[3]);
             }
             UNROLL for (int n = 0; n < CHUNKS; n += 2) {
-                const uint4 v_frag = ldmatrix_x4_trans(v_smem + swizzle(16 * step + lane % 16, n + lane / 16));
+                const uint4 v_frag = ldmatrix_x4_trans(v_smem + 16 * step * HEAD_DIM + lane % 16 * HEAD_DIM +
+                                                       (place(lane % 16, lane / 16) ^ 8 * n));
                 UNROLL for (int t = 0; t < ROW_TILES; t++) {
                     mma_m16n8k16(o[t][n], p_frag[t], v_frag.x, v_frag.y);
                     mma_m16n8k16(o[t][n + 1], p_frag[t], v_frag.z, v_frag.w);
                 }
             }
         }
-        tile = next;
     }
 
     /* O = o / l and LSE = scale * m + ln l, with the sink where there is one */
     const int64_t lse_row = batch * p.lse_stride.batch + head * p.lse_stride.head + seq.q_row; /* of row 0 */
+    float *lse = splits == 1 ? p.lse + lse_row : partial_lse(p, split, lse_row);
     UNROLL for (int t = 0; t < ROW_TILES; t++)
         UNROLL for (int half = 0; half < 2; half++) {
             float sum = row_sum[t][half], row_lse;
@@ -260,8 +288,7 @@ static __device__ inline void attend(const AttentionParams p)
             const float sink = p.sinks && splits == 1 && m < rows_m ? p.sinks[head + m % group] : -INFINITY;
             const float factor = finish_row(row_max[t][half] * p.scale, sum, sink, &row_lse);
             UNROLL for (int n = 0; n < CHUNKS; n++) o[t][n][2 * half] *= factor, o[t][n][2 * half + 1] *= factor;
-            const int64_t at = lse_row + row_offset(p.lse_stride, m, group);
-            if (m < rows_m && lane % 4 == 0) *(splits == 1 ? p.lse + at : partial_lse(p, split, at)) = row_lse;
+            if (m < rows_m && lane % 4 == 0) lse[row_offset(p.lse_stride, m, group)] = row_lse;
         }
 
     /* A part of a split leaves O in f32, to be combined ... */
@@ -287,58 +314,86 @@ static __device__ inline void attend(const AttentionParams p)
                 STORE4(q_smem + swizzle(warp_row + lane / 4 + 16 * t + 8 * half, n) + 2 * (lane % 4),
                        pack4(o[t][n][2 * half], o[t][n][2 * half + 1]));
     __syncwarp(); /* the rows are complete */
-    UNROLL for (int i = 0; i < 16 * ROW_TILES * CHUNKS; i += WARP_SIZE) {
-        const int tile_row = warp_row + (i + lane) / CHUNKS, chunk = (i + lane) % CHUNKS, m = first_m + tile_row;
-        if (m < rows_m && 8 * chunk < p.head_dim)
-            STORE16(out + row_offset(p.o_stride, m, group) + 8 * chunk, LOAD16(q_smem + swizzle(tile_row, chunk)));
-    }
+    const int row = lane / CHUNKS, chunk = lane % CHUNKS, m = warp_m + row; /* this lane's first row, and its column */
+    const int exist = 8 * chunk < p.head_dim ? rows_m - m : 0;              /* rows from there on */
+    element_t *to = out + row_offset(p.o_stride, m, group) + 8 * chunk;
+    UNROLL for (int pass = 0; pass < 16 * ROW_TILES; pass += LANE_ROWS)
+        if ((WARP_SIZE % CHUNKS == 0 || row < LANE_ROWS) && pass < exist)
+            STORE16(to + row_step(p.o_stride, m, pass, group), LOAD16(q_smem + swizzle(warp_row + pass + row, chunk)));
 }
 
-/* The kernel twice.  Where nothing is to be looked up for each key, the compiler is told so: what those paths would need
- * it would keep in registers, taken or not. */
+/* The kernel three times.  Where nothing is to be looked up for each key, and where each head has blocks of its own, the
+ * compiler is told so: what those paths would need it would keep in registers, taken or not. */
+static __device__ inline AttentionParams without_lookup(AttentionParams p)
+{
+    p.block_table = NULL, p.block_mask = NULL, p.softcap = 0, p.block_causal = 0;
+    return p;
+}
 __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
 {
-    AttentionParams plain = p;
-    plain.block_table = NULL, plain.block_mask = NULL, plain.softcap = 0;
-    attend(plain);
+    attend(without_lookup(p), 1, 0);
+}
+__global__ void __launch_bounds__(THREADS) flash_fwd_packed(const AttentionParams p)
+{
+    attend(without_lookup(p), heads_together(&p, BLOCK_M), 0);
 }
 __global__ void __launch_bounds__(THREADS) flash_fwd_lookup(const AttentionParams p)
 {
-    attend(p);
+    attend(p, heads_together(&p, BLOCK_M), 1);
 }
 
-/* Split-KV: O = sum of w O_part, w = exp(LSE_part - LSE), a warp for each row.  An empty part (LSE = -inf) weighs 0. */
+/* Split-KV: O = sum of w O_part, w = exp(LSE_part - LSE): online softmax once more.  A block for each row, whose warps
+ * share the parts; a lane has COLUMNS columns.  An empty part (LSE = -inf) weighs 0. */
+enum { COLUMNS = HEAD_DIM / WARP_SIZE, AT_A_TIME = 10 };
 __global__ void combine(const AttentionParams p)
 {
-    const int lane = threadIdx.x % WARP_SIZE;
-    const int64_t at = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP_SIZE, rows = lse_rows(&p);
-    if (at >= rows) return;
-    const int64_t batch = p.cu_seqlens_q ? 0 : at / p.lse_stride.batch, rest = at - batch * p.lse_stride.batch;
-    const int64_t head = rest / p.lse_stride.head, row = rest % p.lse_stride.head;
-    const float sink = p.sinks ? p.sinks[head] : -INFINITY;
-    float max = sink, weighted[CHUNKS * 8 / WARP_SIZE] = {0};
-    for (int split = lane; split < p.num_splits; split += WARP_SIZE) max = fmaxf(max, *partial_lse(p, split, at));
-    UNROLL for (int step = 16; step > 0; step /= 2) max = fmaxf(max, __shfl_xor_sync(FULL_WARP, max, step));
-    const float finite_max = max == -INFINITY ? 0 : max; /* -inf - -inf would be NaN */
-    float sum = expf(sink - finite_max);
-    for (int first = 0; first < p.num_splits; first += 8) /* 8 at a time: loads that do not wait for each other */
-        UNROLL for (int split = first; split < first + 8; split++) {
-            const float weight = split < p.num_splits ? expf(*partial_lse(p, split, at) - finite_max) : 0;
-            sum += weight;
-            UNROLL for (int i = 0; i < CHUNKS * 8 / WARP_SIZE; i++) {
-                const int d = i * WARP_SIZE + lane;
-                if (d < p.head_dim && split < p.num_splits) weighted[i] += weight * partial_o(p, split, at)[d];
-            }
+    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE, last = p.num_splits - 1;
+    const unsigned at = blockIdx.x, batch_rows = (unsigned)p.lse_stride.batch, head_rows = (unsigned)p.lse_stride.head;
+    const unsigned batch = p.cu_seqlens_q ? 0 : at / batch_rows, rest = at - batch * batch_rows;
+    const unsigned head = rest / head_rows, row = rest % head_rows;
+    SHARED(float, smem);                                              /* [WARPS, HEAD_DIM]: o of each warp, ... */
+    float *maxima = smem + WARPS * HEAD_DIM, *sums = maxima + WARPS; /* ... its m and l [WARPS] */
+    float max = -FLT_MAX, sum = 0, o[COLUMNS] = {0};
+
+    wait_for_previous_kernel();
+    for (int first = warp; first <= last; first += AT_A_TIME * WARPS) { /* loads that do not wait for each other */
+        float lse[AT_A_TIME], part[AT_A_TIME][COLUMNS], new_max = max;
+        UNROLL for (int i = 0; i < AT_A_TIME; i++) {
+            const int split = first + i * WARPS, exists = split <= last;
+            const float *from = partial_o(p, exists ? split : last, at);
+            lse[i] = exists ? *partial_lse(p, exists ? split : last, at) : -INFINITY;
+            UNROLL for (int n = 0; n < COLUMNS; n++)
+                part[i][n] = n * WARP_SIZE + lane < p.head_dim ? from[n * WARP_SIZE + lane] : 0;
         }
-    element_t *out = p.o + batch * p.o_stride.batch + head * p.o_stride.head + row * p.o_stride.row;
-    UNROLL for (int i = 0; i < CHUNKS * 8 / WARP_SIZE; i++) {
-        const int d = i * WARP_SIZE + lane;
-        if (d < p.head_dim) out[d] = to_element(sum == 0 ? 0 : weighted[i] / sum);
+        UNROLL for (int i = 0; i < AT_A_TIME; i++) new_max = fmaxf(new_max, lse[i]);
+        const float rescale = expf(max - new_max);
+        max = new_max, sum *= rescale;
+        UNROLL for (int n = 0; n < COLUMNS; n++) o[n] *= rescale;
+        UNROLL for (int i = 0; i < AT_A_TIME; i++) {
+            const float weight = expf(lse[i] - max);
+            sum += weight;
+            UNROLL for (int n = 0; n < COLUMNS; n++) o[n] += weight * part[i][n];
+        }
     }
-    if (lane == 0) p.lse[at] = sum == 0 ? -INFINITY : finite_max + logf(sum);
+    UNROLL for (int n = 0; n < COLUMNS; n++) smem[warp * HEAD_DIM + n * WARP_SIZE + lane] = o[n];
+    if (lane == 0) maxima[warp] = max, sums[warp] = sum;
+    __syncthreads(); /* every warp's part is there */
+
+    const float sink = p.sinks ? p.sinks[head] : -INFINITY;
+    max = sink;
+    UNROLL for (int w = 0; w < WARPS; w++) max = fmaxf(max, maxima[w]);
+    sum = expf(sink - max);
+    UNROLL for (int w = 0; w < WARPS; w++) sum += expf(maxima[w] - max) * sums[w];
+    element_t *out = p.o + batch * p.o_stride.batch + head * p.o_stride.head + row * p.o_stride.row;
+    for (int d = threadIdx.x; d < p.head_dim; d += THREADS) {
+        float weighted = 0;
+        UNROLL for (int w = 0; w < WARPS; w++) weighted += expf(maxima[w] - max) * smem[w * HEAD_DIM + d];
+        out[d] = to_element(sum == 0 ? 0 : weighted / sum);
+    }
+    if (threadIdx.x == 0) p.lse[at] = sum == 0 ? -INFINITY : max + logf(sum);
 }
 
-enum { SMEM_BYTES = (2 * STAGES * TILE + BLOCK_M * HEAD_DIM) * 2 };
+enum { SMEM_BYTES = (2 * STAGES * TILE + BLOCK_M * HEAD_DIM) * 2, OFFSET_BYTES = 4 * BLOCK_N * 8 };
 /* Blocks that a multiprocessor has room for at once: shared memory, and registers (up to 256 a thread). */
 enum { FIT_SMEM = 227 * 1024 / (SMEM_BYTES + 1024), FIT_REGISTERS = 256 / THREADS };
 enum { BLOCKS_AT_ONCE = FIT_SMEM < FIT_REGISTERS ? FIT_SMEM : FIT_REGISTERS };
@@ -363,11 +418,15 @@ static void launch(const AttentionParams *p)
 {
     AttentionParams split = *p;
     split.num_splits = choose_splits(p);
-    if (p->block_table || p->block_mask || p->softcap > 0)
-        LAUNCH(flash_fwd_lookup, blocks_for(p, split.num_splits, BLOCK_M), THREADS, SMEM_BYTES, split);
+    const int64_t blocks = blocks_for(p, split.num_splits, BLOCK_M);
+    if (p->block_table || p->block_mask || p->softcap > 0 || p->block_causal > 0)
+        LAUNCH(flash_fwd_lookup, blocks, THREADS, SMEM_BYTES + OFFSET_BYTES, split);
+    else if (heads_together(p, BLOCK_M) > 1)
+        LAUNCH(flash_fwd_packed, blocks, THREADS, SMEM_BYTES, split);
     else
-        LAUNCH(flash_fwd, blocks_for(p, split.num_splits, BLOCK_M), THREADS, SMEM_BYTES, split);
-    if (split.num_splits > 1) LAUNCH(combine, (lse_rows(p) + WARPS - 1) / WARPS, THREADS, 0, split);
+        LAUNCH(flash_fwd, blocks, THREADS, SMEM_BYTES, split);
+    if (split.num_splits > 1)
+        LAUNCH_EARLY(combine, lse_rows(p), THREADS, WARPS * (HEAD_DIM + 2) * sizeof(float), split);
 }
 
 int main(int argc, char **argv)

@@ -7,6 +7,7 @@
 #define VARIANTS_H
 
 #include "../common/attention.h"
+#include "../common/ptx.h"
 
 typedef struct Interval {
     int first, last; /* first .. last - 1; empty if last <= first */
@@ -105,62 +106,77 @@ static __device__ inline int next_tile(const AttentionParams p, int batch, int h
  * depends on nothing but its own sequence. */
 static __device__ inline Interval split_range(Interval tiles, int split, int splits)
 {
-    const int64_t count = tiles.last > tiles.first ? tiles.last - tiles.first : 0;
+    const int count = tiles.last > tiles.first ? tiles.last - tiles.first : 0;
     if (splits == 1) return tiles;
-    const Interval part = {tiles.first + (int)(count * split / splits),
-                           tiles.first + (int)(count * (split + 1) / splits)};
+    const int each = count / splits, longer = count % splits; /* the first parts are one tile longer */
+    const int first = tiles.first + split * each + (split < longer ? split : longer);
+    const Interval part = {first, first + each + (split < longer)};
     return part;
 }
 
 /* ---- address: where they live ---- */
 
-/* GQA and MQA: consecutive query heads share a KV head, and the rows of a block, unless each head has a block mask of
- * its own.  MHA: a group of one. */
-static __host__ __device__ inline int heads_together(const AttentionParams *p)
+/* GQA and MQA: consecutive query heads share a KV head.  They share the rows of a block too, where one head's rows do
+ * not fill it, unless each head has a block mask of its own.  How many do: 1, or a whole group. */
+static __host__ __device__ inline int heads_together(const AttentionParams *p, int block_m)
 {
-    return p->mask_head || p->heads == p->kv_heads ? 1 : p->heads / p->kv_heads;
+    return p->mask_head || p->heads == p->kv_heads || p->seq_q >= block_m ? 1 : p->heads / p->kv_heads;
 }
 static __host__ __device__ inline int64_t blocks_for(const AttentionParams *p, int64_t splits, int block_m)
 {
-    const int group = heads_together(p);
+    const int group = heads_together(p, block_m);
     return ((int64_t)p->seq_q * group + block_m - 1) / block_m * splits * (p->heads / group) * p->batch;
 }
 
-/* What a block computes: rows from first_m on of the group of heads from head on, over one part of the keys. */
+/* What a block computes: rows from first_m on of the heads that share them, from `head` on, over one part of the keys. */
 typedef struct Work {
     int batch, head, kv_head, split, first_m;
 } Work;
 
-/* Blocks start in the order of their numbers: one group after another, so that those which run at a time read the same
- * K and V.  Where later rows see more (causal): 16 groups at a time, and of these the last rows first, so that the work
- * left at the end comes in small pieces. */
-static __device__ inline Work work_of(const AttentionParams p, int block, int block_m)
+/* Blocks start in the order of their numbers: one head after another, so that those which run at a time read the same
+ * K and V.  Where later rows see more (causal): 16 heads at a time, and of these the last rows first, so that the work
+ * left at the end comes in small pieces.  Unsigned, and without what need not be: a division is some 20 instructions. */
+static __device__ inline Work work_of(const AttentionParams p, unsigned block, unsigned block_m, unsigned group)
 {
-    const int group = heads_together(&p), groups = p.mask_head ? p.heads : p.kv_heads;
-    const int row_blocks = (int)(((int64_t)p.seq_q * group + block_m - 1) / block_m);
+    const unsigned row_blocks = (unsigned)(((int64_t)p.seq_q * group + block_m - 1) / block_m), splits = p.num_splits;
+    const unsigned groups = group == 1 ? p.heads : p.kv_heads;
     const int later_rows_see_more = (p.window_right >= 0 || p.block_causal > 0) && p.window_left < 0;
-    const int at_a_time = later_rows_see_more ? 16 : 1, first = block / (at_a_time * row_blocks) * at_a_time;
-    const int left = p.batch * groups * p.num_splits - first, size = left < at_a_time ? left : at_a_time;
-    const int place = block - first * row_blocks, item = first + place % size, g = item / p.num_splits % groups;
-    const Work work = {item / p.num_splits / groups, g * group, p.mask_head ? g / (p.heads / p.kv_heads) : g,
-                       item % p.num_splits, (row_blocks - 1 - place / size) * block_m};
+    unsigned item = block / row_blocks, row_block = block % row_blocks; /* item: batch entry, heads and part in one */
+    if (later_rows_see_more) {
+        const unsigned first = item / 16 * 16, left = p.batch * groups * splits - first, size = left < 16 ? left : 16;
+        const unsigned number = block - first * row_blocks; /* among the blocks of these heads */
+        item = first + number % size, row_block = row_blocks - 1 - number / size;
+    }
+    const unsigned g = splits == 1 ? item : item / splits, head = g % groups * group;
+    const Work work = {(int)(g / groups), (int)head, (int)(p.heads == p.kv_heads ? head : head / (p.heads / p.kv_heads)),
+                       splits == 1 ? 0 : (int)(item % splits), (int)(row_block * block_m)};
     return work;
 }
 
-/* Row m of the group's heads is query row m / group of head m % group.  Its offset, in elements. */
+/* Row m of the heads is query row m / group of head m % group.  Its offset, and that from row m to m + n, in elements. */
 static __device__ inline int query_row(int m, int group)
 {
-    return group == 1 ? m : m / group; /* a division is dear where none is needed */
+    return (int)((unsigned)m / (unsigned)group);
 }
 static __device__ inline int64_t row_offset(Strides stride, int m, int group)
 {
-    return group == 1 ? m * stride.row : m / group * stride.row + m % group * stride.head;
+    const int row = query_row(m, group);
+    return row * stride.row + (m - row * group) * stride.head;
+}
+static __device__ inline int64_t row_step(Strides stride, int m, int n, int group)
+{
+    return group == 1 ? n * stride.row : row_offset(stride, m + n, group) - row_offset(stride, m, group);
 }
 
-/* Paged: offset of a key's row in the pool, through the block table; and in a dense or packed array.  In elements. */
+/* Where a sequence's keys start in K or V (in pages: anywhere), and a key's row from there.  Paged: in the pool, through
+ * the block table; else beside the key before.  In elements. */
+static __device__ inline int64_t kv_start(const AttentionParams p, const Sequence s, const Strides stride)
+{
+    return p.block_table ? 0 : s.batch * stride.batch + s.kv_row * stride.row;
+}
 static __device__ inline int64_t kv_row(const AttentionParams p, const Sequence s, const Strides stride, int key)
 {
-    if (!p.block_table) return s.batch * stride.batch + (s.kv_row + key) * stride.row;
+    if (!p.block_table) return key * stride.row;
     const int page = p.block_table[(int64_t)s.batch * p.max_pages + key / p.page_size];
     return page * stride.batch + key % p.page_size * stride.row;
 }
@@ -193,10 +209,10 @@ static __device__ inline float soft_cap(const AttentionParams p, float s)
 static __device__ inline float finish_row(float max_scaled, float row_sum, float sink, float *lse)
 {
     const int above = sink > max_scaled; /* the sink is the larger */
-    const float own = above ? expf(max_scaled - sink) : 1, other = above ? 1 : expf(sink - max_scaled);
-    const float sum = row_sum * own + other;
-    *lse = row_sum == 0 ? sink : (above ? sink : max_scaled) + logf(sum);
-    return row_sum == 0 ? 0 : own / sum;
+    const float less = exp2_approx((above ? max_scaled - sink : sink - max_scaled) * 1.44269504f); /* e^x = 2^(x log2 e) */
+    const float own = above ? less : 1, sum = row_sum * own + (above ? 1 : less);
+    *lse = row_sum == 0 ? sink : (above ? sink : max_scaled) + 0.693147181f * log2_approx(sum); /* ln x = ln 2 log2 x */
+    return row_sum == 0 ? 0 : own * reciprocal_approx(sum);
 }
 
 #endif

@@ -128,10 +128,12 @@ void backend_trace_print(FILE *out)
     fprintf(out, "no trace on a GPU: build with BACKEND=cpu\n");
 }
 
-int cuda_launch_check(const char *name, const void *kernel, int64_t blocks, int threads, int64_t shared_bytes)
+void cuda_launch(const char *name, const void *kernel, int64_t blocks, int threads, int64_t shared_bytes, void **arguments,
+                 int early)
 {
-    int limit = 0;
+    int limit = 0, major = 0;
     CHECK(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+    CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
     if (blocks < 1 || blocks > INT32_MAX) {
         fprintf(stderr, "%s: a launch of %lld blocks: a grid has 1 to 2147483647\n", name, (long long)blocks);
         exit(2);
@@ -142,13 +144,17 @@ int cuda_launch_check(const char *name, const void *kernel, int64_t blocks, int 
         exit(3);
     }
     CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
-    (void)threads;
-    return 1;
-}
-
-void cuda_launched(const char *name)
-{
-    check(cudaGetLastError(), name, __FILE__, __LINE__);
+    cudaLaunchAttribute attribute;
+    memset(&attribute, 0, sizeof attribute);
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t launch;
+    memset(&launch, 0, sizeof launch);
+    launch.gridDim.x = (unsigned)blocks, launch.gridDim.y = launch.gridDim.z = 1;
+    launch.blockDim.x = (unsigned)threads, launch.blockDim.y = launch.blockDim.z = 1;
+    launch.dynamicSmemBytes = (size_t)shared_bytes;
+    launch.attrs = &attribute, launch.numAttrs = early && major >= 9;
+    check(cudaLaunchKernelExC(&launch, kernel, arguments), name, __FILE__, __LINE__);
 }
 
 static int by_time(const void *a, const void *b)

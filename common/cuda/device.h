@@ -17,21 +17,22 @@ typedef __half2 element2_t;
 
 #define UNROLL _Pragma("unroll")
 #define KERNEL_PARAMS(type)
-#define LAUNCH(kernel, grid, block, shared_bytes, params)                                                              \
+#define LAUNCH(kernel, grid, block, shared_bytes, params) cuda_launch_(kernel, grid, block, shared_bytes, params, 0)
+#define LAUNCH_EARLY(kernel, grid, block, shared_bytes, params) cuda_launch_(kernel, grid, block, shared_bytes, params, 1)
+#define cuda_launch_(kernel, grid, block, shared_bytes, params, early)                                                 \
     do {                                                                                                               \
-        if (cuda_launch_check(#kernel, (const void *)(kernel), (grid), (block), (shared_bytes))) {                     \
-            kernel<<<(unsigned)(grid), (unsigned)(block), (size_t)(shared_bytes)>>>(params);                           \
-            cuda_launched(#kernel);                                                                                    \
-        }                                                                                                              \
+        void *arguments_[] = {(void *)&(params)};                                                                      \
+        cuda_launch(#kernel, (const void *)(kernel), (grid), (block), (int64_t)(shared_bytes), arguments_, early);     \
     } while (0)
 #define SHARED(type, name)                                                                                             \
     extern __shared__ uint4 shared_memory_[];                                                                          \
     type *name = (type *)shared_memory_
 
 extern "C" {
-/* Allows the kernel its shared memory, or ends the program with a line that says what does not fit. */
-int cuda_launch_check(const char *name, const void *kernel, int64_t blocks, int threads, int64_t shared_bytes);
-void cuda_launched(const char *name); /* checks the launch */
+/* Launches a kernel, or ends the program with a line that says what does not fit.  early: from sm_90 on, its blocks may
+ * start before the kernel before it has ended (programmatic dependent launch). */
+void cuda_launch(const char *name, const void *kernel, int64_t blocks, int threads, int64_t shared_bytes, void **arguments,
+                 int early);
 }
 
 #define LOAD4(address) (*(const unsigned *)(address))

@@ -40,6 +40,7 @@ typedef unsigned simt_uint __attribute__((may_alias));
     }
 #define LAUNCH(kernel, grid, block, shared_bytes, params)                                                              \
     simt_launch(#kernel, simt_call, (void (*)(void))(kernel), &(params), (grid), (block), (shared_bytes))
+#define LAUNCH_EARLY LAUNCH /* here a kernel always waits for the one before it */
 #define SHARED(type, name) type *name = (type *)simt_shared()
 
 /* Blocks until the kernel has run.  The grid is one-dimensional. */
