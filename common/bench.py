@@ -7,6 +7,7 @@
         --out FOLDER                   where to write (docs/results)
         --against FILE.json            how far the times are from those of an earlier run
         --render FILE.json             measures nothing: writes the pages and the picture of that file anew
+        --note TEXT                    a sentence under the machine's line
 
 Needs a GPU, nvcc and NumPy; PyTorch for the peers and matplotlib for the picture, where they are.  Exit code: 1 if a
 step is wrong or does not run (it is not timed), 3 without a GPU, nvcc or NumPy.
@@ -453,7 +454,7 @@ def where_lines(record):
     where = record["where"]
     cudnn = f", cuDNN {where['cudnn']}" if where["cudnn"] else ""
     return [f"{where['gpu']}, driver {where['driver']}, nvcc {where['nvcc']}, PyTorch {where['torch']}{cudnn}, "
-            f"{where['date']}", ""]
+            f"{where['date']}", ""] + ([where["note"], ""] if where.get("note") else [])
 
 
 def ladder_page(record):
@@ -676,6 +677,7 @@ def main():
     parser.add_argument("--out", type=Path, metavar="FOLDER")
     parser.add_argument("--against", type=Path, metavar="FILE.json")
     parser.add_argument("--render", type=Path, metavar="FILE.json")
+    parser.add_argument("--note", metavar="TEXT")
     options = parser.parse_args()
     if not set(options.peers.split(",")) <= {*PEERS, FLEX}:
         print(f"bench: --peers {options.peers}: choose from {', '.join([*PEERS, FLEX])}", file=sys.stderr)
@@ -700,6 +702,8 @@ def main():
         except subprocess.CalledProcessError as error:
             print(f"bench: {' '.join(map(str, error.cmd))} failed", file=sys.stderr)
             return 1
+    if options.note:
+        record["where"]["note"] = options.note
     render(record, folder)
     if earlier:
         print_differences(record, earlier)

@@ -7,11 +7,8 @@
 
 /* 2^x, relative error below 2^-22; 2^-inf = 0.  ex2.approx.ftz.f32, section 9.7.3. */
 static __device__ inline float exp2_approx(float x);
-/* log2 x for a normal x > 0: absolute error below 2^-22 between 1/2 and 2, relative error below that elsewhere.
- * lg2.approx.ftz.f32.  1 / x for a normal x: error below 2^-23.  rcp.approx.ftz.f32.  The same section. */
-static __device__ inline float log2_approx(float x);
+/* 1 / x for a normal x, relative error below 2^-23.  rcp.approx.ftz.f32, the same section. */
 static __device__ inline float reciprocal_approx(float x);
-
 /* x, of which the compiler knows nothing: what is computed from it is computed where it stands, again in each round of a
  * loop, instead of once before the loop into registers that are then short.  No instruction. */
 static __device__ inline int opaque(int x);
@@ -45,13 +42,6 @@ static __device__ inline float exp2_approx(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-static __device__ inline float log2_approx(float x)
-{
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
@@ -137,10 +127,6 @@ void simt_cp_async_wait(int groups);
 static __device__ inline float exp2_approx(float x)
 {
     return exp2f(x);
-}
-static __device__ inline float log2_approx(float x)
-{
-    return log2f(x);
 }
 static __device__ inline int opaque(int x)
 {

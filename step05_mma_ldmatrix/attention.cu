@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
                 STORE4(q_smem + swizzle(warp_row + lane / 4 + 16 * t + 8 * half, n) + 2 * (lane % 4),
                        pack4(o[t][n][2 * half] * inverse, o[t][n][2 * half + 1] * inverse));
             if (row < p.seq_q && lane % 4 == 0)
-                lse[row] = sum == 0 ? -INFINITY : row_max[t][half] * p.scale + 0.693147181f * log2_approx(sum);
+                lse[row] = sum == 0 ? -INFINITY : row_max[t][half] * p.scale + logf(sum);
         }
     __syncwarp(); /* the rows are complete */
     const int chunk = lane % CHUNKS, first_out = first_row - lane / 4 + lane / CHUNKS; /* this lane's column, and first row */

@@ -359,11 +359,11 @@ __global__ void combine(const AttentionParams p)
     for (int first = warp; first <= last; first += AT_A_TIME * WARPS) { /* loads that do not wait for each other */
         float lse[AT_A_TIME], part[AT_A_TIME][COLUMNS], new_max = max;
         UNROLL for (int i = 0; i < AT_A_TIME; i++) {
-            const int split = first + i * WARPS, exists = split <= last;
-            const float *from = partial_o(p, exists ? split : last, at);
-            lse[i] = exists ? *partial_lse(p, exists ? split : last, at) : -INFINITY;
+            const int split = first + i * WARPS;
+            const float *from = partial_o(p, split, at); /* [D] */
+            lse[i] = split <= last ? *partial_lse(p, split, at) : -INFINITY;
             UNROLL for (int n = 0; n < COLUMNS; n++)
-                part[i][n] = n * WARP_SIZE + lane < p.head_dim ? from[n * WARP_SIZE + lane] : 0;
+                part[i][n] = split <= last && n * WARP_SIZE + lane < p.head_dim ? from[n * WARP_SIZE + lane] : 0;
         }
         UNROLL for (int i = 0; i < AT_A_TIME; i++) new_max = fmaxf(new_max, lse[i]);
         const float rescale = expf(max - new_max);

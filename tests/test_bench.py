@@ -201,6 +201,8 @@ def test_pages_are_written_anew_from_a_file(tmp_path):
     assert ("bench_gpu.svg" in written) == ("bench_gpu.svg" in written["bench_gpu.md"])
     if "bench_gpu.svg" in written:
         assert "D = 128" in written["bench_gpu.svg"] and STEP06 in written["bench_gpu.svg"]
+    subprocess.run([*PROGRAM, "--render", source, "--out", tmp_path / "noted", "--note", "A word."], capture_output=True)
+    assert all("\n\nA word.\n\n" in (tmp_path / "noted" / name).read_text() for name in ("bench_gpu.md", "ladder_gpu.md"))
 
 
 # ---- two runs ----
