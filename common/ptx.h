@@ -123,6 +123,7 @@ SIMT_MEETING SimtFloat4 simt_mma(int bf16, SimtFloat4 d, uint4 a, unsigned b0, u
 void simt_cp_async(void *shared, const void *global, int bytes);
 void simt_cp_async_commit(void);
 void simt_cp_async_wait(int groups);
+void simt_wait_for_previous_kernel(void);
 
 static __device__ inline float exp2_approx(float x)
 {
@@ -165,6 +166,7 @@ static __device__ inline void cp_async_commit(void)
 #define cp_async_wait(groups) simt_cp_async_wait(groups)
 static __device__ inline void wait_for_previous_kernel(void)
 {
+    simt_wait_for_previous_kernel();
 }
 
 #endif

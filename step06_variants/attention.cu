@@ -1,7 +1,7 @@
 /* step06_variants: every variant of attention in one kernel, as run-time options that combine.
  * Changes from step05: which keys a row sees, and where they live; the functions in variants.h say it.
  *     interval   row_keys, visible_blocks, next_tile, split_range: causal, window, block-causal, block-sparse, split-KV
- *     address    sequence, work_of, row_offset, kv_row: varlen, GQA and MQA, paged KV
+ *     address    sequence, work_of, row_offset, kv_row, look_up: varlen, GQA and MQA, paged KV
  *     epilogue   finish_row: sink; partial results and the second kernel, combine: split-KV
  * A tile that no row of the block sees is not visited; one that all rows see whole takes no mask.
  * GQA: where one head's rows do not fill a block (decode), the heads of a group share it.  Row m is query row m / group

@@ -15,7 +15,7 @@ from conftest import BACKEND, ROOT, STEPS, make, where
 pytestmark = pytest.mark.skipif(BACKEND != "cpu", reason="the executor is the CPU backend")
 PATCHES = sorted(ROOT.glob("step*/bugs/*.patch"))
 PLANTED = [step for step in STEPS if (ROOT / step / "bugs").exists()]
-SYNCHRONISATION = re.compile(r"^\s*(__syncthreads\(|__syncwarp\(|cp_async_wait\()")
+SYNCHRONISATION = re.compile(r"^\s*(__syncthreads\(|__syncwarp\(|cp_async_wait\(|wait_for_previous_kernel\()")
 every_patch = pytest.mark.parametrize("patch", PATCHES, ids=lambda p: f"{p.parent.parent.name[:6]}-{p.stem}")
 
 # What the report says, and what stands in each line that it names, in this order; how many lines are reported, if not one.
@@ -61,6 +61,8 @@ REPORTED = {
     "step06/no_wait_for_q": (FLYING, ["ldmatrix_x4(q_smem", COPY]),
     "step06/no_barrier_for_q": (UNSAFE, [COPY, "ldmatrix_x4(q_smem"]),
     "step06/no_barrier_for_offsets": (UNSAFE, ["offsets[pass + row]", "offsets[i] ="]),
+    "step06/no_wait_for_parts": ("race between kernels: .* of workspace, .* no wait_for_previous_kernel",
+                                 ["partial_lse(p, split, at)", "row_lse;"], 2),
     "step06/no_barrier_in_combine": (UNSAFE, ["maxima[w]", "maxima[warp]"], 2),
     "step06/no_wait_for_tile": (FLYING, ["ldmatrix_x4(k_smem", COPY]),
     "step06/no_barrier_for_tile": (FLYING, ["ldmatrix_x4(k_smem", COPY]),

@@ -39,13 +39,15 @@ typedef unsigned simt_uint __attribute__((may_alias));
         ((void (*)(type))kernel)(*(const type *)params);                                                               \
     }
 #define LAUNCH(kernel, grid, block, shared_bytes, params)                                                              \
-    simt_launch(#kernel, simt_call, (void (*)(void))(kernel), &(params), (grid), (block), (shared_bytes))
-#define LAUNCH_EARLY LAUNCH /* here a kernel always waits for the one before it */
+    simt_launch(#kernel, simt_call, (void (*)(void))(kernel), &(params), (grid), (block), (shared_bytes), 0)
+#define LAUNCH_EARLY(kernel, grid, block, shared_bytes, params)                                                        \
+    simt_launch(#kernel, simt_call, (void (*)(void))(kernel), &(params), (grid), (block), (shared_bytes), 1)
 #define SHARED(type, name) type *name = (type *)simt_shared()
 
-/* Blocks until the kernel has run.  The grid is one-dimensional. */
+/* Blocks until the kernel has run.  The grid is one-dimensional.  early: on a GPU the kernel before might still run, so a
+ * thread that has not waited for it races with it. */
 void simt_launch(const char *name, void (*call)(void (*)(void), const void *), void (*kernel)(void), const void *params,
-                 int64_t blocks, int threads, int64_t shared_bytes);
+                 int64_t blocks, int threads, int64_t shared_bytes, int early);
 
 /* const: the answers cannot change while a thread runs, so the compiler may keep them. */
 uint3 simt_thread_index(void) __attribute__((const));

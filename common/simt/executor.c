@@ -290,7 +290,7 @@ static void run_block(Worker *w)
         /* Stack tops a power of two apart would share one set of the L1 cache: shift each by another few lines. */
         char *top = bottom + STACK_BYTES - t % LANES * 320 - 64;
         w->thread[t].waits_in = MEET_NONE;
-        w->thread[t].copy_count = w->thread[t].copy_group = 0;
+        w->thread[t].copy_count = w->thread[t].copy_group = w->thread[t].waited = 0;
         fibre_create(&w->thread[t].fibre, bottom, top, thread_main);
     }
     for (int i = 0; i < w->warps; i++) {
@@ -345,12 +345,14 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
-static uint32_t next_number = 2; /* of blocks, through all launches */
+static uint32_t next_number = 2, last_number = 2; /* of blocks, through all launches; of the launch before, its first */
 
 void simt_launch(const char *name, void (*call)(void (*)(void), const void *), void (*kernel)(void), const void *params,
-                 int64_t blocks, int threads, int64_t shared_bytes)
+                 int64_t blocks, int threads, int64_t shared_bytes, int early)
 {
-    Launch launch = {name, call, kernel, params, blocks, 0, next_number, threads, shared_bytes, 0};
+    Launch launch = {name, call, kernel, params, blocks, 0, next_number, early ? last_number : next_number, threads,
+                     shared_bytes, 0};
+    last_number = next_number;
     next_number += (uint32_t)blocks;
     if (threads < 1 || threads > MAX_THREADS || blocks < 1 || blocks > INT32_MAX) {
         fprintf(stderr, "%s: a launch of %lld blocks of %d threads: a grid has 1 to 2147483647 blocks, a block 1 to %d "

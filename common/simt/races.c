@@ -208,7 +208,8 @@ void races_landed(Worker *w, int64_t offset)
 /* Workers run blocks at the same time and without locks here: whichever of two accesses comes second sees the first. */
 void races_global(Worker *w, Allocation *array, int64_t offset, int size, int is_store, const void *pc)
 {
-    const uint32_t first = w->launch->first_number, number = first + (uint32_t)w->block;
+    const uint32_t own = w->launch->first_number, number = own + (uint32_t)w->block;
+    const uint32_t first = simt_this_thread()->waited ? own : w->launch->racing_number;
     for (int64_t cell = offset / 2; cell <= (offset + size - 1) / 2; cell++) {
         GlobalCell *c = &array->cells[cell];
         const uint32_t writer = c->writer, reader = c->reader;
@@ -218,15 +219,18 @@ void races_global(Worker *w, Allocation *array, int64_t offset, int size, int is
                          report_place(pc), report_thread(), (long long)offset, array->name);
         if (write_race || (is_store && reader >= first && (reader != number || c->readers))) {
             const uint32_t other_pc = write_race ? c->write_pc : c->read_pc;
-            report_error(is_store ? pc : absolute(other_pc), 0, "%s: race between blocks: %s %s byte %lld of %s, which "
-                         "another block %s at %s: blocks of one launch run in any order", report_place(pc),
-                         report_thread(), is_store ? "writes" : "reads", (long long)offset, array->name,
-                         write_race ? "wrote" : "read", report_place(absolute(other_pc)));
+            const int before = (write_race ? writer : reader) < own; /* the kernel before, which may still run */
+            report_error(is_store || before ? pc : absolute(other_pc), 0, "%s: race between %s: %s %s byte %lld of %s, which "
+                         "%s %s at %s: %s", report_place(pc), before ? "kernels" : "blocks", report_thread(),
+                         is_store ? "writes" : "reads", (long long)offset, array->name,
+                         before ? "the kernel before" : "another block", write_race ? "wrote" : "read",
+                         report_place(absolute(other_pc)), before ? "no wait_for_previous_kernel comes first"
+                                                                  : "blocks of one launch run in any order");
         }
         if (is_store) {
             c->writer = number;
             c->write_pc = relative(pc);
-        } else if (reader < first) {
+        } else if (reader < own) {
             c->reader = number;
             c->readers = 0;
             c->read_pc = relative(pc);

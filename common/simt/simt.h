@@ -36,6 +36,7 @@ typedef struct Thread {
     uint32_t words[10]; /* what it brings to the meeting, then what it takes away */
     AsyncCopy *copies;  /* in the order that they were started */
     int copy_count, copy_room, copy_group; /* copy_group: the one that is open */
+    int waited; /* for the kernel before, where this one was launched early */
 } Thread;
 
 typedef struct Warp {
@@ -66,6 +67,7 @@ typedef struct Launch {
     const void *params;
     int64_t blocks, next_block; /* next_block: taken by the workers, atomically */
     uint32_t first_number;      /* of the numbers of its blocks */
+    uint32_t racing_number;     /* the same, and before the wait of an early launch those of the kernel before */
     int threads;
     int64_t shared_bytes;
     int stop; /* an error ended the launch */

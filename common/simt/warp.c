@@ -128,6 +128,11 @@ void simt_cp_async(void *shared, const void *global, int bytes)
     self->copies[self->copy_count++] = copy;
 }
 
+void simt_wait_for_previous_kernel(void)
+{
+    simt_this_thread()->waited = 1;
+}
+
 void simt_cp_async_commit(void)
 {
     Thread *self = simt_this_thread();
