@@ -33,7 +33,7 @@ static __device__ inline void cp_async_commit(void);
 /* cp_async_wait(n): all but the n newest groups of this thread have landed, for this thread.  cp.async.wait_group. */
 
 /* In a kernel that LAUNCH_EARLY started: the kernel before it has ended, and what it wrote can be read.
- * griddepcontrol.wait, section 9.7.13.13, from sm_90 on; before that, a kernel starts when the one before it has ended. */
+ * griddepcontrol.wait, section 9.7.13, from sm_90 on; before that, a kernel starts when the one before it has ended. */
 static __device__ inline void wait_for_previous_kernel(void);
 
 #if defined(__CUDACC__)

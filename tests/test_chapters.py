@@ -74,7 +74,7 @@ def test_the_order_of_a_pipeline(stages, tiles, runner):
 @pytest.mark.skipif(BACKEND != "cpu", reason="the executor is the CPU backend")
 @pytest.mark.parametrize("step, arguments, kernels", [
     ("step01_naive", [], [("scores", 256), ("softmax", 64), ("output", 128)]),
-    ("step06_variants", ["--splits", "2"], [("flash_fwd", 8), ("combine", 64)])])
+    ("step06_variants", ["--splits", "2"], [("flash_fwd", 8), ("combine", 256)])])
 def test_a_trace_names_the_kernels(step, arguments, kernels, runner):
     """Each with its number of blocks."""
     events = trace(runner, step, *arguments)
