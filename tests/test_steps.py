@@ -219,6 +219,22 @@ def test_runs_repeat_bit_for_bit(step, runner):
     assert np.array_equal(first[0], second[0]) and np.array_equal(first[1], second[1])
 
 
+@steps
+@pytest.mark.parametrize("tuned", [{}, dict(ROW_TILES=2)])
+def test_a_row_does_not_depend_on_the_others(step, tuned, runner):
+    """Not in one bit, also where the warp takes another way for its neighbours: their maximum moves, or is huge."""
+    q, k, v = reference.generate(15, 1, 1, 1, 40, 200, 64)
+    o, lse, _ = runner.attend(step, q, k, v, **tuned)
+    for factor in (40, 4000):
+        changed = q.copy()
+        changed[0, 0, 5::8] *= np.float16(factor)
+        o_changed, lse_changed, _ = runner.attend(step, changed, k, v, **tuned)
+        others = np.arange(40) % 8 != 5
+        assert np.array_equal(o[0, 0, others], o_changed[0, 0, others])
+        assert np.array_equal(lse[0, 0, others], lse_changed[0, 0, others])
+        assert not np.array_equal(o, o_changed)
+
+
 @pytest.mark.parametrize("step, before", list(zip(STEPS[1:], STEPS)))
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_steps_agree(step, before, dtype, runner):
