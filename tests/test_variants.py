@@ -250,13 +250,18 @@ def combine(options, lens, *, numbers=0, D=64, bf16=False, window=(50, 20), bloc
     return Problem(*generate(numbers, batch, heads, kv_heads, seq_q, seq_kv, D, bf16=bf16), **together)
 
 
+LONG = [(100, 150), (37, 211), (90, 0)]  # queries and keys of each entry
+SHORT = [(5, 150), (1, 211), (3, 0)]     # the heads of a group share blocks, also those of a single warp
+
+
 @pytest.mark.parametrize("first", OPTIONS)
 def test_every_pair(first, session_runner):
     """And, where they are the same, every option alone."""
     for i, second in enumerate(OPTIONS):
         if first <= second and legal({first, second}):
-            problem = combine({first, second}, [(100, 150), (37, 211), (90, 0)], numbers=i, bf16=i % 2 == 1)
-            problem.check(session_runner, "--no-observe")
+            for lens in LONG, SHORT:
+                if lens == LONG or "gqa" in (first, second):
+                    combine({first, second}, lens, numbers=i, bf16=i % 2 == 1).check(session_runner, "--no-observe")
 
 
 @strategies.composite
@@ -288,7 +293,8 @@ def test_random_sets(head_dim, observe, examples, session_runner):
 def test_tile_constants(tuned, runner):
     for options in ({"causal", "gqa", "varlen", "splits", "sink"}, {"window", "gqa", "paged", "splits"},
                     {"block-mask", "block-causal", "gqa", "bshd", "softcap"}):
-        combine(options, [(100, 150), (1, 211), (90, 0)]).check(runner, **tuned)
+        for lens in LONG, SHORT:
+            combine(options, lens).check(runner, **tuned)
 
 
 # ---- bits that must not change ----
