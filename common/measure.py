@@ -22,7 +22,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
-STEPS = sorted(p.parent.name for p in ROOT.glob("step0*/attention.cu"))[:5]
+STEPS = sorted(p.parent.name for p in ROOT.glob("step0*/attention.cu"))[:5]  # step 06 splits small problems on a GPU
 DEFAULTS = dict(BLOCK_N=("n", 64), WARPS=("w", 4), ROW_TILES=("r", 1), STAGES=("s", 2))  # as build.mk names a binary
 
 
@@ -125,7 +125,6 @@ METRICS = dict(
 )
 SHAPES = [(64, ["--heads", 2, "--seq-q", 128, "--seq-kv", 128]), (64, ["--heads", 3, "--seq-q", 200, "--seq-kv", 328]),
           (128, ["--heads", 1, "--seq-q", 256, "--seq-kv", 512])]
-DECODE = 128, ["--heads", 8, "--kv-heads", 2, "--seq-q", 1, "--seq-kv", 512, "--splits", 4]  # of step 06
 
 
 def nsight_compute(program, arguments):
@@ -143,15 +142,12 @@ def nsight_compute(program, arguments):
 
 def counters():
     lines = ["# The executor's counters and the hardware's", "", where(), "",
-             "`python3 common/measure.py counters`: steps 01 to 05 at three shapes, step 06 at one, summed over its kernels;",
-             "Nsight Compute's metric names are in that file.  The compiler reads what the warps of step 06's combine left for each",
-             "other in fewer, wider loads than the source, and makes constants with HFMA2.MMA, an instruction of the tensor pipe.",
-             "", "| step | shape | counter | executor | hardware | ratio |", "|---|---|---|---|---|---|"]
+             "`python3 common/measure.py counters`: each step at three shapes, summed over its kernels; Nsight Compute's metric",
+             "names are in that file.", "", "| step | shape | counter | executor | hardware | ratio |", "|---|---|---|---|---|---|"]
     different = 0
-    for head_dim, arguments in SHAPES + [DECODE]:
-        shape = f"D {head_dim}" + " ".join(map(str, arguments)).replace("--", ", ").replace(" ,", ",")
-        every = [(step, {}) for step in STEPS] + [("step03_tiled_smem", dict(BUG="no_swizzle"))]
-        for step, bug in [("step06_variants", {})] if arguments is DECODE[1] else every:
+    for head_dim, arguments in SHAPES:
+        shape = f"D {head_dim}, " + ", ".join(f"{a[2:]} {b}" for a, b in zip(arguments[::2], arguments[1::2]))
+        for step, bug in [(step, {}) for step in STEPS] + [("step03_tiled_smem", dict(BUG="no_swizzle"))]:
             ours = report(build("cpu", step, head_dim, **bug), *arguments)["counters"]
             theirs = nsight_compute(build("cuda", step, head_dim, **bug), arguments)
             step += " without swizzle" if bug else ""

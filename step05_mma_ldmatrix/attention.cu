@@ -50,8 +50,8 @@ static __device__ inline void copy_tile(element_t *smem, const element_t *x, int
             cp_async16(smem + swizzle(pass + row, chunk), from + pass * row_stride, pass + row < exist ? 16 : 0);
 }
 
-/* The A operand of one mma: rows row .. row + 15 of the Q tile, dimensions 16 * step .. + 15.  A place is an XOR, so an even
- * number of chunks further is one too: what depends on the lane is the same for all steps. */
+/* The A operand of one mma: rows row .. row + 15 of the Q tile, dimensions 16 * step .. + 15.  A place is an XOR, so an
+ * even number of chunks further is one too: what depends on the lane is the same for all steps. */
 static __device__ inline uint4 load_q(const element_t *q_smem, int row, int step, int lane)
 {
     return ldmatrix_x4(q_smem + row * HEAD_DIM + lane % 16 * HEAD_DIM + (place(lane % 16, lane / 16) ^ 16 * step));
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
                 lse[row] = sum == 0 ? -INFINITY : row_max[t][half] * p.scale + logf(sum);
         }
     __syncwarp(); /* the rows are complete */
-    const int chunk = lane % CHUNKS, first_out = first_row - lane / 4 + lane / CHUNKS; /* this lane's column, and first row */
+    const int chunk = lane % CHUNKS, first_out = first_row - lane / 4 + lane / CHUNKS; /* this lane's column, first row */
     const int exist = 8 * chunk < p.head_dim ? p.seq_q - first_out : 0;               /* rows from there on */
     element_t *to = out + first_out * p.o_stride.row + 8 * chunk;
     UNROLL for (int pass = 0; pass < 16 * ROW_TILES; pass += LANE_ROWS)

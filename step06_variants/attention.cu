@@ -45,7 +45,7 @@ static __device__ inline void copy_q(element_t *smem, const element_t *q, const 
                                      int rows_m, int group)
 {
     const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS, m = first_m + row;
-    const int exist = 8 * chunk < p.head_dim ? rows_m - first_m : 0; /* rows of the tile that hold something in this column */
+    const int exist = 8 * chunk < p.head_dim ? rows_m - first_m : 0; /* rows that hold something in this column */
     const element_t *from = q + row_offset(p.q_stride, m, group) + 8 * chunk;
     UNROLL for (int pass = 0; pass < BLOCK_M; pass += PASS_ROWS)
         if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_M % PASS_ROWS == 0 || pass + row < BLOCK_M))
@@ -56,16 +56,16 @@ static __device__ inline void copy_q(element_t *smem, const element_t *q, const 
 /* The same for a tile of K or V: of keys that lie beside each other, or at the offsets [BLOCK_N] that were looked up.
  * Keys that no row of the block sees become zeros: what lies there may be NaN. */
 static __device__ inline void copy_kv(element_t *smem, const element_t *x, int64_t row_stride, const AttentionParams p,
-                                      Interval keys, int first_key, const int64_t *offsets)
+                                      Interval keys, int first_key, int lookup, const int64_t *offsets)
 {
     const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
     const int start = 8 * chunk < p.head_dim ? keys.first - first_key : BLOCK_N, end = keys.last - first_key;
-    const element_t *from = x + (offsets ? 0 : (first_key + row) * row_stride) + 8 * chunk;
+    const element_t *from = x + (lookup ? 0 : (first_key + row) * row_stride) + 8 * chunk;
     UNROLL for (int pass = 0; pass < BLOCK_N; pass += PASS_ROWS)
         if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_N % PASS_ROWS == 0 || pass + row < BLOCK_N)) {
-            const int64_t offset = offsets ? offsets[pass + row] : pass * row_stride;
-            const int exists = pass + row >= start && (offsets ? offset >= 0 : pass + row < end);
-            cp_async16(smem + swizzle(pass + row, chunk), from + (offsets && !exists ? 0 : offset), exists ? 16 : 0);
+            const int64_t offset = lookup ? offsets[pass + row] : pass * row_stride;
+            const int exists = pass + row >= start && (lookup ? offset >= 0 : pass + row < end);
+            cp_async16(smem + swizzle(pass + row, chunk), from + (lookup && !exists ? 0 : offset), exists ? 16 : 0);
         }
 }
 
@@ -80,8 +80,8 @@ static __device__ inline void look_up(int64_t *offsets, const AttentionParams p,
     }
 }
 
-/* The A operand of one mma: rows row .. row + 15 of the Q tile, dimensions 16 * step .. + 15.  A place is an XOR, so an even
- * number of chunks further is one too: what depends on the lane is the same for all steps. */
+/* The A operand of one mma: rows row .. row + 15 of the Q tile, dimensions 16 * step .. + 15.  A place is an XOR, so an
+ * even number of chunks further is one too: what depends on the lane is the same for all steps. */
 static __device__ inline uint4 load_q(const element_t *q_smem, int row, int step, int lane)
 {
     return ldmatrix_x4(q_smem + row * HEAD_DIM + lane % 16 * HEAD_DIM + (place(lane % 16, lane / 16) ^ 16 * step));
@@ -108,10 +108,10 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
     const Interval all = {keys.first / BLOCK_N, keys.last > keys.first ? (keys.last + BLOCK_N - 1) / BLOCK_N : 0};
     const Interval tiles = split_range(all, split, splits);
 
-    const int warp_row = 16 * ROW_TILES * warp, warp_m = first_m + warp_row; /* this warp's first row: in the tile, in all */
+    const int warp_row = 16 * ROW_TILES * warp, warp_m = first_m + warp_row; /* the warp's first row: in the tile, in all */
     SHARED(element_t, smem);
     element_t *q_smem = smem + 2 * STAGES * TILE; /* [BLOCK_M, HEAD_DIM], swizzled */
-    int64_t *offsets = lookup ? (int64_t *)(q_smem + BLOCK_M * HEAD_DIM) : NULL; /* of two tiles: [2][K, V][BLOCK_N] */
+    int64_t *offsets = (int64_t *)(q_smem + BLOCK_M * HEAD_DIM); /* for look-ups: of two tiles [2][K, V][BLOCK_N] */
 
     unsigned turn = 0;
     int tile = next_tile(p, batch, head, rows, keys, tiles.first, tiles.last);
@@ -122,9 +122,8 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
         __syncthreads(); /* the offsets are there */
     }
     if (tile < tiles.last) {
-        copy_kv(smem, k, p.k_stride.row, p, keys, tile * BLOCK_N, offsets);
-        if (STAGES == 2)
-            copy_kv(smem + TILE, v, p.v_stride.row, p, keys, tile * BLOCK_N, lookup ? offsets + BLOCK_N : NULL);
+        copy_kv(smem, k, p.k_stride.row, p, keys, tile * BLOCK_N, lookup, offsets);
+        if (STAGES == 2) copy_kv(smem + TILE, v, p.v_stride.row, p, keys, tile * BLOCK_N, lookup, offsets + BLOCK_N);
     }
     copy_q(q_smem, q, p, first_m, rows_m, group);
     cp_async_commit();
@@ -144,22 +143,23 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
     for (int after; tile < tiles.last; tile = next, next = after) {
         after = next_tile(p, batch, head, rows, keys, next + 1, tiles.last);
         const int first_key = tile * BLOCK_N, next_key = next * BLOCK_N;
-        element_t *k_smem = smem + 2 * TILE * (turn % STAGES), *v_smem = k_smem + TILE; /* [BLOCK_N, HEAD_DIM], swizzled */
-        int64_t *k_at = lookup ? offsets + 2 * BLOCK_N * turn : NULL, *v_at = lookup ? k_at + BLOCK_N : NULL;
+        element_t *k_smem = smem + 2 * TILE * (turn % STAGES), *v_smem = k_smem + TILE; /* [BLOCK_N, HEAD_DIM] each */
+        int64_t *tile_offsets = offsets + 2 * BLOCK_N * turn; /* of this tile's keys */
         turn = 1 - turn;
         element_t *k_next = smem + 2 * TILE * (turn % STAGES), *v_next = k_next + TILE;
-        const int64_t *k_next_at = lookup ? offsets + 2 * BLOCK_N * turn : NULL;
+        const int64_t *next_offsets = offsets + 2 * BLOCK_N * turn;
         cp_async_wait(0); /* this thread's part of the tile (STAGES 1: of K) has landed ... */
         __syncthreads();  /* ... and everybody's; and every warp has read the tile before */
         if (STAGES == 1)
-            copy_kv(v_smem, v, p.v_stride.row, p, keys, first_key, v_at);
+            copy_kv(v_smem, v, p.v_stride.row, p, keys, first_key, lookup, tile_offsets + BLOCK_N);
         else if (next < tiles.last) {
-            copy_kv(k_next, k, p.k_stride.row, p, keys, next_key, k_next_at);
-            copy_kv(v_next, v, p.v_stride.row, p, keys, next_key, lookup ? k_next_at + BLOCK_N : NULL);
+            copy_kv(k_next, k, p.k_stride.row, p, keys, next_key, lookup, next_offsets);
+            copy_kv(v_next, v, p.v_stride.row, p, keys, next_key, lookup, next_offsets + BLOCK_N);
         }
         cp_async_commit();
-        if (lookup && STAGES == 2) look_up(k_at, p, seq, head, rows, keys, after * BLOCK_N); /* this tile's were used */
-        if (STAGES == 2 && group > 1 && warp_m >= rows_m) continue; /* none of the rows is this warp's: it only copies */
+        /* this tile's offsets were used; with one buffer V's only after the next barrier */
+        if (lookup && STAGES == 2) look_up(tile_offsets, p, seq, head, rows, keys, after * BLOCK_N);
+        if (STAGES == 2 && group > 1 && warp_m >= rows_m) continue; /* no row is this warp's: it only copies */
 
         /* S = Q K^T: 16 dimensions a step */
         float s[ROW_TILES][BLOCK_N / 8][4] = {{{0}}};
@@ -179,9 +179,9 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
         if (STAGES == 1) {
             cp_async_wait(0); /* this thread's part of V has landed ... */
             __syncthreads();  /* ... and everybody's; and every warp has read K */
-            if (next < tiles.last) copy_kv(k_next, k, p.k_stride.row, p, keys, next_key, k_next_at);
+            if (next < tiles.last) copy_kv(k_next, k, p.k_stride.row, p, keys, next_key, lookup, next_offsets);
             cp_async_commit();
-            if (lookup) look_up(k_at, p, seq, head, rows, keys, after * BLOCK_N);
+            if (lookup) look_up(tile_offsets, p, seq, head, rows, keys, after * BLOCK_N);
         }
 
         if (p.softcap > 0)
@@ -192,7 +192,7 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
         /* Keys that a row does not see must weigh nothing in it; tiles that all rows see whole need no look. */
         const int cut_left = first_key < common.first, cut_right = first_key + BLOCK_N > common.last || p.block_mask;
         if (cut_left || cut_right) {
-            const int lane_m = Q_IN_REGISTERS ? warp_m + lane / 4 : opaque(warp_m + lane / 4); /* if registers are short */
+            const int own_m = warp_m + lane / 4, lane_m = Q_IN_REGISTERS ? own_m : opaque(own_m); /* for registers */
             UNROLL for (int t = 0; t < ROW_TILES; t++)
                 UNROLL for (int half = 0; half < 2; half++) {
                     const int m = lane_m + 16 * t + 8 * half, row = query_row(m, group);
@@ -319,7 +319,8 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
     element_t *to = out + row_offset(p.o_stride, m, group) + 8 * chunk;
     UNROLL for (int pass = 0; pass < 16 * ROW_TILES; pass += LANE_ROWS)
         if ((WARP_SIZE % CHUNKS == 0 || row < LANE_ROWS) && pass < exist)
-            STORE16(to + row_step(p.o_stride, m, pass, group), LOAD16(q_smem + swizzle(warp_row + pass + row, chunk)));
+            STORE16(to + row_step(p.o_stride, m, pass, group),
+                    LOAD16(q_smem + swizzle(warp_row + pass + row, chunk)));
 }
 
 /* The kernel three times.  Where nothing is to be looked up for each key, and where each head has blocks of its own, the

@@ -209,7 +209,7 @@ static __device__ inline float soft_cap(const AttentionParams p, float s)
 static __device__ inline float finish_row(float max_scaled, float row_sum, float sink, float *lse)
 {
     const int above = sink > max_scaled; /* the sink is the larger */
-    const float less = exp2_approx((above ? max_scaled - sink : sink - max_scaled) * 1.44269504f); /* e^x = 2^(x log2 e) */
+    const float less = exp2_approx((above ? max_scaled - sink : sink - max_scaled) * 1.44269504f); /* exp */
     const float own = above ? less : 1, sum = row_sum * own + (above ? 1 : less);
     *lse = row_sum == 0 ? sink : (above ? sink : max_scaled) + logf(sum);
     return row_sum == 0 ? 0 : own * reciprocal_approx(sum);

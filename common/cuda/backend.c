@@ -128,8 +128,8 @@ void backend_trace_print(FILE *out)
     fprintf(out, "no trace on a GPU: build with BACKEND=cpu\n");
 }
 
-void cuda_launch(const char *name, const void *kernel, int64_t blocks, int threads, int64_t shared_bytes, void **arguments,
-                 int early)
+void cuda_launch(const char *name, const void *kernel, int64_t blocks, int threads, int64_t shared_bytes,
+                 void **arguments, int early)
 {
     int limit = 0, major = 0;
     CHECK(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));

@@ -31,8 +31,8 @@ typedef __half2 element2_t;
 extern "C" {
 /* Launches a kernel, or ends the program with a line that says what does not fit.  early: from sm_90 on, its blocks may
  * start before the kernel before it has ended (programmatic dependent launch). */
-void cuda_launch(const char *name, const void *kernel, int64_t blocks, int threads, int64_t shared_bytes, void **arguments,
-                 int early);
+void cuda_launch(const char *name, const void *kernel, int64_t blocks, int threads, int64_t shared_bytes,
+                 void **arguments, int early);
 }
 
 #define LOAD4(address) (*(const unsigned *)(address))

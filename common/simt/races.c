@@ -220,8 +220,8 @@ void races_global(Worker *w, Allocation *array, int64_t offset, int size, int is
         if (write_race || (is_store && reader >= first && (reader != number || c->readers))) {
             const uint32_t other_pc = write_race ? c->write_pc : c->read_pc;
             const int before = (write_race ? writer : reader) < own; /* the kernel before, which may still run */
-            report_error(is_store || before ? pc : absolute(other_pc), 0, "%s: race between %s: %s %s byte %lld of %s, which "
-                         "%s %s at %s: %s", report_place(pc), before ? "kernels" : "blocks", report_thread(),
+            report_error(is_store || before ? pc : absolute(other_pc), 0,
+                         "%s: race between %s: %s %s byte %lld of %s, which %s %s at %s: %s", report_place(pc), before ? "kernels" : "blocks", report_thread(),
                          is_store ? "writes" : "reads", (long long)offset, array->name,
                          before ? "the kernel before" : "another block", write_race ? "wrote" : "read",
                          report_place(absolute(other_pc)), before ? "no wait_for_previous_kernel comes first"
