@@ -20,9 +20,9 @@ static __device__ inline int64_t s_offset(const AttentionParams p, int batch, in
 __global__ void scores(const AttentionParams p)
 {
     const int64_t index = (int64_t)blockIdx.x * THREADS + threadIdx.x; /* into S [B, heads, seq_q, seq_kv] */
-    const int64_t rows = index / p.seq_kv;
-    const int key = (int)(index % p.seq_kv), row = (int)(rows % p.seq_q);
-    const int head = (int)(rows / p.seq_q % p.heads), batch = (int)(rows / p.seq_q / p.heads);
+    const int64_t row_of_all = index / p.seq_kv;
+    const int key = (int)(index % p.seq_kv), row = (int)(row_of_all % p.seq_q);
+    const int head = (int)(row_of_all / p.seq_q % p.heads), batch = (int)(row_of_all / p.seq_q / p.heads);
     if (batch >= p.batch) return;
     const element_t *q = p.q + batch * p.q_stride.batch + head * p.q_stride.head + row * p.q_stride.row; /* [D] */
     const element_t *k = p.k + batch * p.k_stride.batch + head * p.k_stride.head + key * p.k_stride.row; /* [D] */
@@ -35,9 +35,9 @@ __global__ void scores(const AttentionParams p)
 __global__ void softmax(const AttentionParams p)
 {
     const int lane = threadIdx.x % WARP_SIZE;
-    const int64_t rows = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP_SIZE; /* into LSE [B, heads, seq_q] */
-    const int row = (int)(rows % p.seq_q);
-    const int head = (int)(rows / p.seq_q % p.heads), batch = (int)(rows / p.seq_q / p.heads);
+    const int64_t row_of_all = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP_SIZE; /* into LSE [B, heads, seq_q] */
+    const int row = (int)(row_of_all % p.seq_q);
+    const int head = (int)(row_of_all / p.seq_q % p.heads), batch = (int)(row_of_all / p.seq_q / p.heads);
     if (batch >= p.batch) return;
     float *s = (float *)p.workspace + s_offset(p, batch, head, row); /* [seq_kv], becomes P */
 
@@ -63,9 +63,9 @@ __global__ void softmax(const AttentionParams p)
 __global__ void output(const AttentionParams p)
 {
     const int64_t index = (int64_t)blockIdx.x * THREADS + threadIdx.x; /* into [B, heads, seq_q, D] */
-    const int64_t rows = index / p.head_dim;
-    const int d = (int)(index % p.head_dim), row = (int)(rows % p.seq_q);
-    const int head = (int)(rows / p.seq_q % p.heads), batch = (int)(rows / p.seq_q / p.heads);
+    const int64_t row_of_all = index / p.head_dim;
+    const int d = (int)(index % p.head_dim), row = (int)(row_of_all % p.seq_q);
+    const int head = (int)(row_of_all / p.seq_q % p.heads), batch = (int)(row_of_all / p.seq_q / p.heads);
     if (batch >= p.batch) return;
     const float *s = (const float *)p.workspace + s_offset(p, batch, head, row);        /* P's row, [seq_kv] */
     const element_t *v = p.v + batch * p.v_stride.batch + head * p.v_stride.head + d;   /* V's column, [seq_kv] */

@@ -17,14 +17,15 @@
 #include "../common/ptx.h"
 
 enum { BLOCK_M = 16 * ROW_TILES * WARPS, THREADS = WARP_SIZE * WARPS };
-enum { CHUNKS = HEAD_DIM / 8 }; /* a chunk: 8 elements, 16 bytes, the widest access; o has as many column pieces */
+enum { CHUNKS = HEAD_DIM / 8 }; /* of a row: 8 elements, 16 bytes, the widest access; o has as many 8-column pieces */
 static_assert(BLOCK_N % 8 == 0 && HEAD_DIM % 8 == 0, "S and O are made of pieces of 8 columns");
 
 /* Chunk of one row of q, k or v [rows, D] in global memory; zeros where there is none. */
-static __device__ inline uint4 load_chunk(const element_t *x, int64_t row_stride, int row, int rows, int chunk, int d)
+static __device__ inline uint4 load_chunk(const element_t *x, int64_t row_stride, int row, int rows, int chunk,
+                                          int head_dim)
 {
     const uint4 zero = {0, 0, 0, 0};
-    return row < rows && 8 * chunk < d ? LOAD16(x + row * row_stride + 8 * chunk) : zero;
+    return row < rows && 8 * chunk < head_dim ? LOAD16(x + row * row_stride + 8 * chunk) : zero;
 }
 
 __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)

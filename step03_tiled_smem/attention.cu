@@ -16,41 +16,38 @@
 #include "../common/ptx.h"
 
 enum { BLOCK_M = 16 * ROW_TILES * WARPS, THREADS = WARP_SIZE * WARPS };
-enum { CHUNKS = HEAD_DIM / 8 }; /* a chunk: 8 elements, 16 bytes, the widest access; o has as many column pieces */
+enum { CHUNKS = HEAD_DIM / 8 }; /* of a row: 8 elements, 16 bytes, the widest access; o has as many 8-column pieces */
 enum { TILE = BLOCK_N * HEAD_DIM };     /* elements of a tile of K or V */
 enum { PASS_ROWS = THREADS / CHUNKS }; /* rows of it that the block copies at a time, 16 bytes a thread */
 static_assert(BLOCK_N % 8 == 0 && HEAD_DIM % 8 == 0, "S and O are made of pieces of 8 columns");
 
 /* Chunk of one row of q, k or v [rows, D] in global memory; zeros where there is none. */
-static __device__ inline uint4 load_chunk(const element_t *x, int64_t row_stride, int row, int rows, int chunk, int d)
+static __device__ inline uint4 load_chunk(const element_t *x, int64_t row_stride, int row, int rows, int chunk,
+                                          int head_dim)
 {
     const uint4 zero = {0, 0, 0, 0};
-    return row < rows && 8 * chunk < d ? LOAD16(x + row * row_stride + 8 * chunk) : zero;
+    return row < rows && 8 * chunk < head_dim ? LOAD16(x + row * row_stride + 8 * chunk) : zero;
 }
 
-/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements: in the row, and in the tile.
- * Where a row is no whole number of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses
- * among 4 places. */
-static __device__ inline int place(unsigned row, unsigned chunk)
-{
-    return 8 * (HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4);
-}
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements.  Where a row is no whole number
+ * of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses among 4 places. */
 static __device__ inline int swizzle(unsigned row, unsigned chunk)
 {
-    return row * HEAD_DIM + place(row, chunk);
+    return row * HEAD_DIM + 8 * (HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4);
 }
 
-/* All threads of the block bring rows [first_row, first_row + tile_rows) of x into shared memory, PASS_ROWS at
- * a time.  A thread keeps its column: only the row changes from pass to pass.  What does not exist becomes zeros. */
+/* All threads of the block bring rows [first_row, first_row + BLOCK_N) of x into shared memory, PASS_ROWS at a time.  A
+ * thread keeps its column: only the row changes from pass to pass.  What does not exist becomes zeros.  Where CHUNKS
+ * does not divide THREADS some threads have no row; where PASS_ROWS does not divide the tile, in the last pass. */
 static __device__ inline void copy_tile(element_t *smem, const element_t *x, int64_t row_stride, int first_row,
-                                        int tile_rows, int rows, int d)
+                                        int rows, int head_dim)
 {
     const uint4 zero = {0, 0, 0, 0};
     const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
-    const int exist = 8 * chunk < d ? rows - first_row : 0; /* rows of the tile that hold something in this column */
+    const int exist = 8 * chunk < head_dim ? rows - first_row : 0; /* rows that hold something in this column */
     const element_t *from = x + (first_row + row) * row_stride + 8 * chunk;
-    UNROLL for (int pass = 0; pass < tile_rows; pass += PASS_ROWS)
-        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (tile_rows % PASS_ROWS == 0 || pass + row < tile_rows))
+    UNROLL for (int pass = 0; pass < BLOCK_N; pass += PASS_ROWS)
+        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_N % PASS_ROWS == 0 || pass + row < BLOCK_N))
             STORE16(smem + swizzle(pass + row, chunk), pass + row < exist ? LOAD16(from + pass * row_stride) : zero);
 }
 
@@ -73,8 +70,8 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
 
     for (int first_key = 0; first_key < p.seq_kv; first_key += BLOCK_N) {
         __syncthreads(); /* every warp has read the tile before: it may be overwritten */
-        copy_tile(k_smem, k, p.k_stride.row, first_key, BLOCK_N, p.seq_kv, p.head_dim);
-        copy_tile(v_smem, v, p.v_stride.row, first_key, BLOCK_N, p.seq_kv, p.head_dim);
+        copy_tile(k_smem, k, p.k_stride.row, first_key, p.seq_kv, p.head_dim);
+        copy_tile(v_smem, v, p.v_stride.row, first_key, p.seq_kv, p.head_dim);
         __syncthreads(); /* every thread's part of the tile is there: it may be read */
 
         /* S = Q K^T: each lane computes the scores that it owns */
@@ -88,7 +85,7 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
             UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
                 UNROLL for (int c = 0; c < 2; c++) {
                     float k_frag[8];
-                    unpack16(LOAD16(k_smem + 8 * j * HEAD_DIM + swizzle(2 * (lane % 4) + c, chunk)), k_frag);
+                    unpack16(LOAD16(k_smem + swizzle(8 * j + 2 * (lane % 4) + c, chunk)), k_frag);
                     UNROLL for (int t = 0; t < ROW_TILES; t++)
                         UNROLL for (int half = 0; half < 2; half++)
                             UNROLL for (int d = 0; d < 8; d++)
@@ -133,8 +130,8 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
                         UNROLL for (int half = 0; half < 2; half++)
                             p_frag[t][half] = __shfl_sync(FULL_WARP, s[t][j][2 * half + c], lane / 4 * 4 + source);
                     UNROLL for (int n = 0; n < CHUNKS; n++) {
-                        const float2 v_frag = unpack4(
-                            LOAD4(v_smem + 8 * j * HEAD_DIM + swizzle(2 * source + c, n) + 2 * (lane % 4)));
+                        const element_t *v_pair = v_smem + swizzle(8 * j + 2 * source + c, n) + 2 * (lane % 4);
+                        const float2 v_frag = unpack4(LOAD4(v_pair));
                         UNROLL for (int t = 0; t < ROW_TILES; t++)
                             UNROLL for (int half = 0; half < 2; half++) {
                                 o[t][n][2 * half] += p_frag[t][half] * v_frag.x;

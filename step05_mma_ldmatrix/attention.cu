@@ -13,7 +13,7 @@
 #include "../common/ptx.h"
 
 enum { BLOCK_M = 16 * ROW_TILES * WARPS, THREADS = WARP_SIZE * WARPS };
-enum { CHUNKS = HEAD_DIM / 8 }; /* a chunk: 8 elements, 16 bytes, the widest access; o has as many column pieces */
+enum { CHUNKS = HEAD_DIM / 8 }; /* of a row: 8 elements, 16 bytes, the widest access; o has as many 8-column pieces */
 enum { TILE = BLOCK_N * HEAD_DIM };     /* elements of a tile of K or V */
 enum { PASS_ROWS = THREADS / CHUNKS };  /* rows of it that the block copies at a time, 16 bytes a thread */
 enum { LANE_ROWS = WARP_SIZE / CHUNKS }; /* the same for one warp */
@@ -23,9 +23,9 @@ enum { LARGE = 1 << 13 }; /* up to it, rounding c m costs 2^-12 at most, less th
 static_assert(STAGES == 1 || STAGES == 2, "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)");
 static_assert(BLOCK_N % 16 == 0 && HEAD_DIM % 16 == 0, "the products take 16 keys and 16 dimensions at a time");
 
-/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements: in the row, and in the tile.
- * Where a row is no whole number of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses
- * among 4 places. */
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements: in the row (place), and in the
+ * tile.  Where a row is no whole number of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there
+ * row / 2 chooses among 4 places. */
 static __device__ inline int place(unsigned row, unsigned chunk)
 {
     return 8 * (HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4);
@@ -36,14 +36,15 @@ static __device__ inline int swizzle(unsigned row, unsigned chunk)
 }
 
 /* All threads of the block start to bring rows [first_row, first_row + tile_rows) of x into shared memory, PASS_ROWS at
- * a time.  A thread keeps its column: only the row changes from pass to pass.  What does not exist becomes zeros
- * (a copy of 0 bytes, whose address is not read). */
+ * a time.  A thread keeps its column: only the row changes from pass to pass.  What does not exist becomes zeros (a
+ * copy of 0 bytes, whose address is not read).  Where CHUNKS does not divide THREADS some threads have no row; where
+ * PASS_ROWS does not divide the tile, in the last pass. */
 static __device__ inline void copy_tile(element_t *smem, const element_t *x, int64_t row_stride, int first_row,
-                                        int tile_rows, int rows, int d)
+                                        int tile_rows, int rows, int head_dim)
 {
     const unsigned thread = opaque(threadIdx.x); /* registers are short: compute the rest anew for each tile */
     const int row = thread / CHUNKS, chunk = thread % CHUNKS;
-    const int exist = 8 * chunk < d ? rows - first_row : 0; /* rows of the tile that hold something in this column */
+    const int exist = 8 * chunk < head_dim ? rows - first_row : 0; /* rows that hold something in this column */
     const element_t *from = x + (first_row + row) * row_stride + 8 * chunk;
     UNROLL for (int pass = 0; pass < tile_rows; pass += PASS_ROWS)
         if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (tile_rows % PASS_ROWS == 0 || pass + row < tile_rows))
@@ -62,15 +63,15 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
     const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     const int row_blocks = (p.seq_q + BLOCK_M - 1) / BLOCK_M, block = (int)blockIdx.x;
     const int head = block / row_blocks % p.heads, batch = block / row_blocks / p.heads;
-    const int first_row = block % row_blocks * BLOCK_M + 16 * ROW_TILES * warp + lane / 4; /* this lane's first row */
-    const element_t *q = p.q + batch * p.q_stride.batch + head * p.q_stride.head;          /* [seq_q, D] */
-    const element_t *k = p.k + batch * p.k_stride.batch + head * p.k_stride.head;          /* [seq_kv, D] */
-    const element_t *v = p.v + batch * p.v_stride.batch + head * p.v_stride.head;          /* [seq_kv, D] */
+    const int first_m = block % row_blocks * BLOCK_M;                             /* the block's first row */
+    const int warp_row = 16 * ROW_TILES * warp, warp_m = first_m + warp_row;      /* the warp's: in the tile, in all */
+    const element_t *q = p.q + batch * p.q_stride.batch + head * p.q_stride.head; /* [seq_q, D] */
+    const element_t *k = p.k + batch * p.k_stride.batch + head * p.k_stride.head; /* [seq_kv, D] */
+    const element_t *v = p.v + batch * p.v_stride.batch + head * p.v_stride.head; /* [seq_kv, D] */
     SHARED(element_t, smem);
     element_t *q_smem = smem + 2 * STAGES * TILE; /* [BLOCK_M, HEAD_DIM], swizzled */
-    const int warp_row = 16 * ROW_TILES * warp;   /* this warp's first row in it */
 
-    copy_tile(q_smem, q, p.q_stride.row, block % row_blocks * BLOCK_M, BLOCK_M, p.seq_q, p.head_dim);
+    copy_tile(q_smem, q, p.q_stride.row, first_m, BLOCK_M, p.seq_q, p.head_dim);
     copy_tile(smem, k, p.k_stride.row, 0, BLOCK_N, p.seq_kv, p.head_dim);
     if (STAGES == 2) copy_tile(smem + TILE, v, p.v_stride.row, 0, BLOCK_N, p.seq_kv, p.head_dim);
     cp_async_commit();
@@ -130,9 +131,9 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
                     if (first_key + 8 * j + 2 * (lane % 4) + c >= p.seq_kv)
                         UNROLL for (int t = 0; t < ROW_TILES; t++) s[t][j][c] = s[t][j][2 + c] = -INFINITY;
 
-        /* P = exp(scale (S - m)) = exp2(c S - c m), c = scale log2(e), in place.  Any m will do that keeps P in range: m
-         * follows the largest score of its row, and l and o follow m, only where that has grown by more than 2^8.  Where
-         * c m is so large that its rounding would show in P, S - m is taken first. */
+        /* P = exp(scale (S - m)) = exp2(c S - c m), c = scale log2(e), in place.  Any m will do that keeps P in range:
+         * m follows the largest score of its row, and l and o follow m, only where that has grown by more than 2^8.
+         * Where c m is so large that its rounding would show in P, S - m is taken first. */
         float tile_max[ROW_TILES][2], shift[ROW_TILES][2];
         int unusual = 0;
         UNROLL for (int t = 0; t < ROW_TILES; t++)
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
                         const float rescale = exp2_approx((row_max[t][half] - new_max) * p.scale_log2);
                         row_max[t][half] = new_max;
                         shift[t][half] = new_max * p.scale_log2;
-                        row_sum[t][half] *= rescale; /* of this lane's columns; the four lanes are added up at the end */
+                        row_sum[t][half] *= rescale; /* of this lane's columns; the four are added up at the end */
                         UNROLL for (int n = 0; n < CHUNKS; n++)
                             o[t][n][2 * half] *= rescale, o[t][n][2 * half + 1] *= rescale;
                     }
@@ -203,20 +204,20 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
             sum += __shfl_xor_sync(FULL_WARP, sum, 1);
             sum += __shfl_xor_sync(FULL_WARP, sum, 2);
             const float inverse = sum == 0 ? 0 : reciprocal_approx(sum);
-            const int row = first_row + 16 * t + 8 * half;
+            const int m = warp_m + lane / 4 + 16 * t + 8 * half;
             UNROLL for (int n = 0; n < CHUNKS; n++)
                 STORE4(q_smem + swizzle(warp_row + lane / 4 + 16 * t + 8 * half, n) + 2 * (lane % 4),
                        pack4(o[t][n][2 * half] * inverse, o[t][n][2 * half + 1] * inverse));
-            if (row < p.seq_q && lane % 4 == 0)
-                lse[row] = sum == 0 ? -INFINITY : row_max[t][half] * p.scale + logf(sum);
+            if (m < p.seq_q && lane % 4 == 0)
+                lse[m] = sum == 0 ? -INFINITY : row_max[t][half] * p.scale + logf(sum);
         }
     __syncwarp(); /* the rows are complete */
-    const int chunk = lane % CHUNKS, first_out = first_row - lane / 4 + lane / CHUNKS; /* this lane's column, first row */
-    const int exist = 8 * chunk < p.head_dim ? p.seq_q - first_out : 0;               /* rows from there on */
-    element_t *to = out + first_out * p.o_stride.row + 8 * chunk;
+    const int row = lane / CHUNKS, chunk = lane % CHUNKS, m = warp_m + row; /* this lane's first row, and its column */
+    const int exist = 8 * chunk < p.head_dim ? p.seq_q - m : 0;             /* rows from there on */
+    element_t *to = out + m * p.o_stride.row + 8 * chunk;
     UNROLL for (int pass = 0; pass < 16 * ROW_TILES; pass += LANE_ROWS)
-        if ((WARP_SIZE % CHUNKS == 0 || lane / CHUNKS < LANE_ROWS) && pass < exist)
-            STORE16(to + pass * p.o_stride.row, LOAD16(q_smem + swizzle(warp_row + pass + lane / CHUNKS, chunk)));
+        if ((WARP_SIZE % CHUNKS == 0 || row < LANE_ROWS) && pass < exist)
+            STORE16(to + pass * p.o_stride.row, LOAD16(q_smem + swizzle(warp_row + pass + row, chunk)));
 }
 
 static void launch(const AttentionParams *p)

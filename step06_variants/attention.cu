@@ -16,7 +16,7 @@
 #include "variants.h"
 
 enum { BLOCK_M = 16 * ROW_TILES * WARPS, THREADS = WARP_SIZE * WARPS };
-enum { CHUNKS = HEAD_DIM / 8 }; /* a chunk: 8 elements, 16 bytes, the widest access; o has as many column pieces */
+enum { CHUNKS = HEAD_DIM / 8 }; /* of a row: 8 elements, 16 bytes, the widest access; o has as many 8-column pieces */
 enum { TILE = BLOCK_N * HEAD_DIM };     /* elements of a tile of K or V */
 enum { PASS_ROWS = THREADS / CHUNKS };  /* rows of it that the block copies at a time, 16 bytes a thread */
 enum { LANE_ROWS = WARP_SIZE / CHUNKS }; /* the same for one warp */
@@ -26,9 +26,9 @@ enum { LARGE = 1 << 13 }; /* up to it, rounding c m costs 2^-12 at most, less th
 static_assert(STAGES == 1 || STAGES == 2, "STAGES: 1 (one buffer each for K and V) or 2 (double buffers)");
 static_assert(BLOCK_N % 16 == 0 && HEAD_DIM % 16 == 0, "the products take 16 keys and 16 dimensions at a time");
 
-/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements: in the row, and in the tile.
- * Where a row is no whole number of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there row / 2 chooses
- * among 4 places. */
+/* Where a chunk of a row lies in a tile [rows][HEAD_DIM] in shared memory, in elements: in the row (place), and in the
+ * tile.  Where a row is no whole number of the banks' lines (HEAD_DIM % 64 != 0), pairs of rows share one: there
+ * row / 2 chooses among 4 places. */
 static __device__ inline int place(unsigned row, unsigned chunk)
 {
     return 8 * (HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4);
@@ -40,7 +40,8 @@ static __device__ inline int swizzle(unsigned row, unsigned chunk)
 
 /* All threads of the block start to bring rows [first_m, first_m + BLOCK_M) of the group's heads into shared memory,
  * PASS_ROWS at a time.  A thread keeps its column.  What does not exist becomes zeros (a copy of 0 bytes, whose address
- * is not read). */
+ * is not read).  Where CHUNKS does not divide THREADS some threads have no row; where PASS_ROWS does not divide the
+ * tile, in the last pass. */
 static __device__ inline void copy_q(element_t *smem, const element_t *q, const AttentionParams p, int first_m,
                                      int rows_m, int group)
 {
@@ -108,7 +109,7 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
     const Interval all = {keys.first / BLOCK_N, keys.last > keys.first ? (keys.last + BLOCK_N - 1) / BLOCK_N : 0};
     const Interval tiles = split_range(all, split, splits);
 
-    const int warp_row = 16 * ROW_TILES * warp, warp_m = first_m + warp_row; /* the warp's first row: in the tile, in all */
+    const int warp_row = 16 * ROW_TILES * warp, warp_m = first_m + warp_row; /* the warp's: in the tile, in all */
     SHARED(element_t, smem);
     element_t *q_smem = smem + 2 * STAGES * TILE; /* [BLOCK_M, HEAD_DIM], swizzled */
     int64_t *offsets = (int64_t *)(q_smem + BLOCK_M * HEAD_DIM); /* for look-ups: of two tiles [2][K, V][BLOCK_N] */
@@ -190,33 +191,36 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
                     UNROLL for (int i = 0; i < 4; i++) s[t][j][i] = soft_cap(p, s[t][j][i]);
 
         /* Keys that a row does not see must weigh nothing in it; tiles that all rows see whole need no look. */
-        const int cut_left = first_key < common.first, cut_right = first_key + BLOCK_N > common.last || p.block_mask;
-        if (cut_left || cut_right) {
+        const int cut_left = first_key < common.first, cut_right = first_key + BLOCK_N > common.last;
+        if (cut_left || cut_right || p.block_mask) {
             const int own_m = warp_m + lane / 4, lane_m = Q_IN_REGISTERS ? own_m : opaque(own_m); /* for registers */
             UNROLL for (int t = 0; t < ROW_TILES; t++)
                 UNROLL for (int half = 0; half < 2; half++) {
                     const int m = lane_m + 16 * t + 8 * half, row = query_row(m, group);
                     const Interval seen = row_keys(p, seq, row);
                     const int lane_key = first_key + 2 * (lane % 4); /* this lane's first key in the tile */
-                    unsigned visible = ~0u;                          /* a bit for each of 32 keys from it on */
+                    unsigned visible = 0;                            /* a bit for each of 32 keys from it on */
                     if (cut_left)
                         UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
                             UNROLL for (int c = 0; c < 2; c++)
                                 if (8 * j + c < seen.first - lane_key) s[t][j][2 * half + c] = -INFINITY;
                     if (cut_right)
+                        UNROLL for (int j = 0; j < BLOCK_N / 8; j++)
+                            UNROLL for (int c = 0; c < 2; c++)
+                                if (8 * j + c >= seen.last - lane_key) s[t][j][2 * half + c] = -INFINITY;
+                    if (p.block_mask && m < rows_m)
                         UNROLL for (int j = 0; j < BLOCK_N / 8; j++) {
-                            if (p.block_mask && j % 4 == 0 && m < rows_m)
+                            if (j % 4 == 0)
                                 visible = visible_blocks(p, seq, head, row, first_key + 8 * j) >> 2 * (lane % 4);
                             UNROLL for (int c = 0; c < 2; c++)
-                                if (8 * j + c >= seen.last - lane_key || !(visible >> (8 * (j % 4) + c) & 1))
-                                    s[t][j][2 * half + c] = -INFINITY;
+                                if (!(visible >> (8 * (j % 4) + c) & 1)) s[t][j][2 * half + c] = -INFINITY;
                         }
                 }
         }
 
-        /* P = exp(scale (S - m)) = exp2(c S - c m), c = scale log2(e), in place.  Any m will do that keeps P in range: m
-         * follows the largest score of its row, and l and o follow m, only where that has grown by more than 2^8.  Where
-         * c m is so large that its rounding would show in P, S - m is taken first. */
+        /* P = exp(scale (S - m)) = exp2(c S - c m), c = scale log2(e), in place.  Any m will do that keeps P in range:
+         * m follows the largest score of its row, and l and o follow m, only where that has grown by more than 2^8.
+         * Where c m is so large that its rounding would show in P, S - m is taken first. */
         float tile_max[ROW_TILES][2], shift[ROW_TILES][2];
         int unusual = 0;
         UNROLL for (int t = 0; t < ROW_TILES; t++)
@@ -239,7 +243,7 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
                         const float rescale = exp2_approx((row_max[t][half] - new_max) * p.scale_log2);
                         row_max[t][half] = new_max;
                         shift[t][half] = new_max * p.scale_log2;
-                        row_sum[t][half] *= rescale; /* of this lane's columns; the four lanes are added up at the end */
+                        row_sum[t][half] *= rescale; /* of this lane's columns; the four are added up at the end */
                         UNROLL for (int n = 0; n < CHUNKS; n++)
                             o[t][n][2 * half] *= rescale, o[t][n][2 * half + 1] *= rescale;
                     }
@@ -276,7 +280,9 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
         }
     }
 
-    /* O = o / l and LSE = scale * m + ln l, with the sink where there is one */
+    /* O = o / l and LSE = scale * m + ln l, with the sink where there is one.  A part of a split leaves O in f32, to be
+     * combined ... */
+    cp_async_wait(0); /* no copy is in flight when this thread leaves, or when O takes the place of Q */
     const int64_t lse_row = batch * p.lse_stride.batch + head * p.lse_stride.head + seq.q_row; /* of row 0 */
     float *lse = splits == 1 ? p.lse + lse_row : partial_lse(p, split, lse_row);
     UNROLL for (int t = 0; t < ROW_TILES; t++)
@@ -288,24 +294,17 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
             const float sink = p.sinks && splits == 1 && m < rows_m ? p.sinks[head + m % group] : -INFINITY;
             const float factor = finish_row(row_max[t][half] * p.scale, sum, sink, &row_lse);
             UNROLL for (int n = 0; n < CHUNKS; n++) o[t][n][2 * half] *= factor, o[t][n][2 * half + 1] *= factor;
-            if (m < rows_m && lane % 4 == 0) lse[row_offset(p.lse_stride, m, group)] = row_lse;
+            if (m >= rows_m) continue;
+            const int64_t at = row_offset(p.lse_stride, m, group);
+            if (lane % 4 == 0) lse[at] = row_lse;
+            if (splits == 1) continue;
+            float *part = partial_o(p, split, lse_row + at) + 2 * (lane % 4); /* [D] */
+            UNROLL for (int n = 0; n < CHUNKS; n++)
+                if (8 * n < p.head_dim) part[8 * n] = o[t][n][2 * half], part[8 * n + 1] = o[t][n][2 * half + 1];
         }
-
-    /* A part of a split leaves O in f32, to be combined ... */
-    if (splits > 1) {
-        UNROLL for (int t = 0; t < ROW_TILES; t++)
-            UNROLL for (int half = 0; half < 2; half++) {
-                const int m = warp_m + lane / 4 + 16 * t + 8 * half;
-                float *part = partial_o(p, split, lse_row + row_offset(p.lse_stride, m, group)) + 2 * (lane % 4); /* [D] */
-                UNROLL for (int n = 0; n < CHUNKS; n++)
-                    if (m < rows_m && 8 * n < p.head_dim)
-                        part[8 * n] = o[t][n][2 * half], part[8 * n + 1] = o[t][n][2 * half + 1];
-            }
-        return;
-    }
+    if (splits > 1) return;
 
     /* ... a whole row goes where this warp's rows of Q were, so that it can leave in 16-byte stores. */
-    cp_async_wait(0);
     __syncthreads(); /* Q has landed and all warps have read it */
     element_t *out = p.o + batch * p.o_stride.batch + head * p.o_stride.head + seq.q_row * p.o_stride.row;
     UNROLL for (int t = 0; t < ROW_TILES; t++)
@@ -323,8 +322,12 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
                     LOAD16(q_smem + swizzle(warp_row + pass + row, chunk)));
 }
 
-/* The kernel three times.  Where nothing is to be looked up for each key, and where each head has blocks of its own, the
- * compiler is told so: what those paths would need it would keep in registers, taken or not. */
+/* The kernel three times.  Where these options are not given, and where each head has blocks of its own, the compiler
+ * is told so: what those paths would need it would keep in registers, taken or not. */
+static int needs_lookup(const AttentionParams *p)
+{
+    return p->block_table || p->block_mask || p->softcap > 0 || p->block_causal > 0;
+}
 static __device__ inline AttentionParams without_lookup(AttentionParams p)
 {
     p.block_table = NULL, p.block_mask = NULL, p.softcap = 0, p.block_causal = 0;
@@ -396,14 +399,14 @@ __global__ void combine(const AttentionParams p)
 
 enum { SMEM_BYTES = (2 * STAGES * TILE + BLOCK_M * HEAD_DIM) * 2, OFFSET_BYTES = 4 * BLOCK_N * 8 };
 /* Blocks that a multiprocessor has room for at once: shared memory, and registers (up to 256 a thread). */
-enum { FIT_SMEM = 227 * 1024 / (SMEM_BYTES + 1024), FIT_REGISTERS = 256 / THREADS };
+enum { FIT_SMEM = 227 * 1024 / (SMEM_BYTES + 1024), FIT_REGISTERS = THREADS < 256 ? 256 / THREADS : 1 };
 enum { BLOCKS_AT_ONCE = FIT_SMEM < FIT_REGISTERS ? FIT_SMEM : FIT_REGISTERS };
 
 /* How many parts: as asked, or as many as fill the multiprocessors, if one part leaves half of their room empty. */
 static int choose_splits(const AttentionParams *p)
 {
     const int64_t blocks = blocks_for(p, 1, BLOCK_M), room = (int64_t)p->multiprocessors * BLOCKS_AT_ONCE;
-    const int64_t tiles = ((int64_t)p->seq_kv + BLOCK_N - 1) / BLOCK_N;
+    const int64_t tiles = (keys_at_most(p, BLOCK_M) + BLOCK_N - 1) / BLOCK_N;
     if (p->num_splits > 0) return p->num_splits;
     if (p->multiprocessors == 1 || 2 * blocks > room || tiles < 2) return 1;
     return (int)(room / blocks < tiles ? room / blocks : tiles);
@@ -420,7 +423,7 @@ static void launch(const AttentionParams *p)
     AttentionParams split = *p;
     split.num_splits = choose_splits(p);
     const int64_t blocks = blocks_for(p, split.num_splits, BLOCK_M);
-    if (p->block_table || p->block_mask || p->softcap > 0 || p->block_causal > 0)
+    if (needs_lookup(p))
         LAUNCH(flash_fwd_lookup, blocks, THREADS, SMEM_BYTES + OFFSET_BYTES, split);
     else if (heads_together(p, BLOCK_M) > 1)
         LAUNCH(flash_fwd_packed, blocks, THREADS, SMEM_BYTES, split);

@@ -55,6 +55,15 @@ static __device__ inline Interval row_keys(const AttentionParams p, const Sequen
     return keys;
 }
 
+/* A block of block_m rows sees so many keys at most, rounded up.  Where the window ends on both sides that may be few;
+ * 2 BLOCK_N more, since the first and the last tile may hold one of them each. */
+static int64_t keys_at_most(const AttentionParams *p, int block_m)
+{
+    const int64_t rows = p->seq_q < block_m ? p->seq_q : block_m;
+    const int64_t seen = (int64_t)p->window_left + p->window_right + rows + 2 * BLOCK_N;
+    return p->window_left >= 0 && p->window_right >= 0 && seen < p->seq_kv ? seen : p->seq_kv;
+}
+
 /* Block-sparse: is a row's block to compute a key's?  Entry of the mask [.., ceil(seq_q / n), ceil(seq_kv / n)]. */
 static __device__ inline int block_visible(const AttentionParams p, int batch, int head, int row, int key)
 {
@@ -128,14 +137,14 @@ static __host__ __device__ inline int64_t blocks_for(const AttentionParams *p, i
     return ((int64_t)p->seq_q * group + block_m - 1) / block_m * splits * (p->heads / group) * p->batch;
 }
 
-/* What a block computes: rows from first_m on of the heads that share them, from `head` on, over one part of the keys. */
+/* What a block computes: rows from first_m on of the heads that share them, from `head` on; one part of the keys. */
 typedef struct Work {
     int batch, head, kv_head, split, first_m;
 } Work;
 
 /* Blocks start in the order of their numbers: one head after another, so that those which run at a time read the same
  * K and V.  Where later rows see more (causal): 16 heads at a time, and of these the last rows first, so that the work
- * left at the end comes in small pieces.  Unsigned, and without what need not be: a division is some 20 instructions. */
+ * left at the end comes in small pieces.  Unsigned, and with few divisions: one is some 20 instructions. */
 static __device__ inline Work work_of(const AttentionParams p, unsigned block, unsigned block_m, unsigned group)
 {
     const unsigned row_blocks = (unsigned)(((int64_t)p.seq_q * group + block_m - 1) / block_m), splits = p.num_splits;
@@ -148,12 +157,13 @@ static __device__ inline Work work_of(const AttentionParams p, unsigned block, u
         item = first + number % size, row_block = row_blocks - 1 - number / size;
     }
     const unsigned g = splits == 1 ? item : item / splits, head = g % groups * group;
-    const Work work = {(int)(g / groups), (int)head, (int)(p.heads == p.kv_heads ? head : head / (p.heads / p.kv_heads)),
-                       splits == 1 ? 0 : (int)(item % splits), (int)(row_block * block_m)};
+    const unsigned kv_head = p.heads == p.kv_heads ? head : head / (p.heads / p.kv_heads);
+    const Work work = {(int)(g / groups), (int)head, (int)kv_head, splits == 1 ? 0 : (int)(item % splits),
+                       (int)(row_block * block_m)};
     return work;
 }
 
-/* Row m of the heads is query row m / group of head m % group.  Its offset, and that from row m to m + n, in elements. */
+/* Row m of the heads is query row m / group of head m % group.  Its offset, and from row m to m + n, in elements. */
 static __device__ inline int query_row(int m, int group)
 {
     return (int)((unsigned)m / (unsigned)group);
@@ -168,8 +178,8 @@ static __device__ inline int64_t row_step(Strides stride, int m, int n, int grou
     return group == 1 ? n * stride.row : row_offset(stride, m + n, group) - row_offset(stride, m, group);
 }
 
-/* Where a sequence's keys start in K or V (in pages: anywhere), and a key's row from there.  Paged: in the pool, through
- * the block table; else beside the key before.  In elements. */
+/* Where a sequence's keys start in K or V (in pages: anywhere), and a key's row from there.  Paged: in the pool,
+ * through the block table; else beside the key before.  In elements. */
 static __device__ inline int64_t kv_start(const AttentionParams p, const Sequence s, const Strides stride)
 {
     return p.block_table ? 0 : s.batch * stride.batch + s.kv_row * stride.row;
@@ -209,7 +219,8 @@ static __device__ inline float soft_cap(const AttentionParams p, float s)
 static __device__ inline float finish_row(float max_scaled, float row_sum, float sink, float *lse)
 {
     const int above = sink > max_scaled; /* the sink is the larger */
-    const float less = exp2_approx((above ? max_scaled - sink : sink - max_scaled) * 1.44269504f); /* exp */
+    const float apart = above ? max_scaled - sink : sink == -INFINITY ? sink : sink - max_scaled;
+    const float less = exp2_approx(apart * 1.44269504f); /* exp */
     const float own = above ? less : 1, sum = row_sum * own + (above ? 1 : less);
     *lse = row_sum == 0 ? sink : (above ? sink : max_scaled) + logf(sum);
     return row_sum == 0 ? 0 : own * reciprocal_approx(sum);

@@ -73,6 +73,7 @@ def test_a_vote(faults):
     ("shared_uninitialised", "uninitialised: .* of shared memory, which nothing in this block has written"),
     ("copy_not_waited_for", "the copy is in flight, no cp_async_wait has covered it"),
     ("copy_without_barrier", "race: .* reads byte"),
+    ("copy_without_use", "the copy is in flight when .* returns from the kernel, no cp_async_wait has covered it"),
     ("copy_outside", "cp.async at byte 256 of shared memory, which has 256"),
     ("ldmatrix_misaligned", "ldmatrix at byte .* of shared memory, .* at a multiple of 16"),
     ("race_between_blocks", "race between blocks: .* writes byte 0 of out, which another block wrote"),

@@ -269,6 +269,7 @@ static void thread_main(void)
 {
     Worker *w = simt_worker;
     w->launch->call(w->launch->kernel, w->launch->params);
+    simt_no_copy_is_left();
     Warp *warp = &w->warp_state[w->warp];
     warp->runnable &= ~(1u << w->lane);
     w->returned++;

@@ -192,6 +192,11 @@ void races_shared(Worker *w, int64_t offset, int size, Access access, const void
     }
 }
 
+int races_found(const Worker *w)
+{
+    return observer_races(w->observer)->raced;
+}
+
 void races_landed(Worker *w, int64_t offset)
 {
     Races *r = observer_races(w->observer);

@@ -25,6 +25,7 @@ typedef enum Access { ACCESS_LOAD, ACCESS_STORE, ACCESS_LDMATRIX, ACCESS_ASYNC_L
 typedef struct AsyncCopy { /* a cp.async that has not landed */
     char *shared;
     const char *global; /* NULL: zeros */
+    const void *pc;     /* the code address of the call */
     int group;
 } AsyncCopy;
 
@@ -116,6 +117,9 @@ void observer_warp_quiet(Worker *worker);           /* no lane of the current wa
 void observer_block_end(Worker *worker);
 void observer_merge(struct Observer *observer);     /* adds its counts to the totals and frees it */
 
+/* ---- warp.c ---- */
+void simt_no_copy_is_left(void); /* to the running thread, which returns from the kernel */
+
 /* ---- races.c ---- */
 struct Races *races_create(void);
 void races_free(struct Races *races);
@@ -125,6 +129,7 @@ void races_barrier(Worker *worker);
 void races_syncwarp(Worker *worker, unsigned mask);
 void races_shared(Worker *worker, int64_t offset, int size, Access access, const void *pc);
 void races_landed(Worker *worker, int64_t offset); /* 16 bytes that a cp.async of the running thread has filled */
+int races_found(const Worker *worker);             /* in the block that runs */
 void races_global(Worker *worker, Allocation *array, int64_t offset, int size, int is_store, const void *pc);
 struct Races *observer_races(struct Observer *observer);
 

@@ -124,8 +124,17 @@ void simt_cp_async(void *shared, const void *global, int bytes)
         self->copies = realloc(self->copies, (size_t)self->copy_room * sizeof *self->copies);
         if (!self->copies) abort();
     }
-    const AsyncCopy copy = {shared, bytes ? global : NULL, self->copy_group};
+    const AsyncCopy copy = {shared, bytes ? global : NULL, pc, self->copy_group};
     self->copies[self->copy_count++] = copy;
+}
+
+/* A thread returns from the kernel.  What it has in flight would land in memory that belongs to the next block. */
+void simt_no_copy_is_left(void)
+{
+    const Thread *self = simt_this_thread();
+    if (self->copy_count && simt_worker->observer && !races_found(simt_worker))
+        report_error(self->copies[0].pc, 0, "%s: the copy is in flight when %s returns from the kernel, no cp_async_wait "
+                     "has covered it", report_place(self->copies[0].pc), report_thread());
 }
 
 void simt_wait_for_previous_kernel(void)

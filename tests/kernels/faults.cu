@@ -263,11 +263,22 @@ __global__ void copy_without_barrier(const Params p)
     p.out[blockIdx.x * N + t] = shared[t]; /* FAULT(copy_without_barrier) */
 }
 
+__global__ void copy_without_use(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    if (t < N / 4) cp_async16(shared + 4 * t, p.in + 4 * t, 16); /* FAULT(copy_without_use) */
+    cp_async_commit();
+    p.out[blockIdx.x * N + t] = 0;
+}
+
 __global__ void copy_outside(const Params p)
 {
     SHARED(float, shared);
     const int t = threadIdx.x;
     cp_async16(shared + 4 * t, p.in + 4 * (t % 16), 16); /* FAULT(copy_outside) */
+    cp_async_commit();
+    cp_async_wait(0);
     p.out[blockIdx.x * N + t] = 0;
 }
 
@@ -339,6 +350,7 @@ int main(int argc, char **argv)
     TRY(shared_uninitialised);
     TRY(copy_not_waited_for);
     TRY(copy_without_barrier);
+    TRY(copy_without_use);
     TRY(copy_outside);
     TRY(ldmatrix_misaligned);
     TRY(race_between_blocks);
