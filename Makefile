@@ -63,7 +63,8 @@ all: $(all_binaries)
 
 # ---- one set of targets for each step ----
 bugs_of = $(patsubst $1/bugs/%.patch,%,$(sort $(wildcard $1/bugs/*.patch)))
-header = $(shell sed -n 's/^$1: //p' $2/bugs/$(BUG).patch)# what a planted bug needs to show itself; the command line overrides it
+header = $(shell sed -n 's/^$1: //p' $2/bugs/$(BUG).patch)# what a planted bug needs to show itself; settings of the command line win
+bug_arguments = $(if $(filter $(filter --%,$1),$(ARGS)),,$1) $(ARGS)# beside ARGS=, unless these name one of them themselves
 SASS_ARCH = $(filter-out native,$(if $(filter command environment,$(firstword $(origin ARCH))),$(ARCH),sm_90))
 define step_rules
 $(call short,$1): $(call binary,$1)
@@ -75,7 +76,7 @@ sass-$(call short,$1):
 	@python3 common/sass.py build/cuda$$(SASS_ARCH:%=-%)/obj/$1$$(SUFFIX).cuda.o
 bug-$(call short,$1):
 	$$(if $$(filter-out $$(call bugs_of,$1),$$(BUG)),$$(error BUG=$$(BUG): $(call short,$1) has $$(call bugs_of,$1)))
-	@$(if $(BUG),$$(call header,Settings,$1) ARGS='$$(call header,Arguments,$1)' $$(MAKE) -s run-$(call short,$1) || true,\
+	@$(if $(BUG),$$(call header,Settings,$1) $$(MAKE) -s run-$(call short,$1) ARGS='$$(call bug_arguments,$$(call header,Arguments,$1))' || true,\
 	echo 'BUG= one of: $(call bugs_of,$1)')
 diff-$(call short,$1):
 	@$(if $2,git --no-pager diff --no-index --patience $2/attention.cu $1/attention.cu; \

@@ -31,7 +31,7 @@ BASE   = build/$(BACKEND)$(if $(filter cuda,$(BACKEND)),$(if $(filter-out native
 OUT    = $(BASE)$(if $(BUG),/bugs/$(BUG))
 SRC    = $(if $(BUG),$(OUT)/)# a planted bug: the kernel with stepNN/bugs/BUG.patch applied
 COMMON = $(patsubst common/%.c,$(BASE)/obj/%.o,$(wildcard common/main.c common/inputs.c common/options.c common/result.c common/reference.c common/npy.c \
-         $(if $(filter cpu,$(BACKEND)),common/simt/*.c,common/cuda/*.c)))
+         $(if $(filter cpu,$(BACKEND)),common/simt/*.c,common/cuda/*.c))) $(if $(filter cuda,$(BACKEND)),$(BASE)/obj/cuda/flush.o)
 binary = $(OUT)/$1$(SUFFIX)
 all_binaries = $(foreach s,$(STEPS),$(call binary,$s))
 
@@ -73,7 +73,7 @@ $(BASE)/test_%: $(BASE)/obj/test_%.o $(filter $(BASE)/obj/cuda/%,$(COMMON))
 $(BASE)/obj/%.o: common/%.cu $(BASE)/flags
 	@mkdir -p $(@D)
 	$(NVCC) -x cu $(NVCC_FLAGS) -c $< -o $@
-$(BASE)/ceilings: $(BASE)/obj/cuda/ceilings.o $(BASE)/obj/cuda/backend.o
+$(BASE)/ceilings: $(BASE)/obj/cuda/ceilings.o $(BASE)/obj/cuda/backend.o $(BASE)/obj/cuda/flush.o
 	$(NVCC) $(GENCODE) -Xlinker -no-pie $^ -o $@
 endif
 $(BASE)/test_probe: $(BASE)/obj/layout.o $(BASE)/obj/layout_maps.o

@@ -368,7 +368,7 @@ void print_step(int step, Settings s, int64_t thread)
         return;
     }
 
-    row("gQ", "q + first_row", layout_text(row_major(m, d, d)), "BLOCK_M rows of one head, D apart if dense");
+    row("gQ", "q + first_m", layout_text(row_major(m, d, d)), "BLOCK_M rows of one head, D apart if dense");
     row("gK, gV", "k, v + first_key", layout_text(row_major(n, d, d)), "");
     if (step >= 3) {
         if (step >= 5) smem_rows("sQ", "q_smem", m, d, true);

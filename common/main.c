@@ -1,6 +1,7 @@
 /* What every step does around its kernel: arrays on the host and on the device, launch, check, report. */
 #include "inputs.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -55,6 +56,8 @@ static _Noreturn void refuse_workspace(const Run *run, double left)
            p->num_splits, more, bytes, left);
 }
 
+enum { LONGEST = INT_MAX - 65536 };
+
 /* Counts, strides and workspace; refuses what does not fit.  In float64, which does not overflow, and in which every
  * size that fits in memory is exact. */
 static void set_sizes(Run *run)
@@ -76,6 +79,8 @@ static void set_sizes(Run *run)
         refuse(run->step,
                "the problem needs %.0f bytes on the host too and it has %.0f; make it smaller or add --no-check", host,
                memory);
+    if (p->seq_q > LONGEST || p->seq_kv > LONGEST) /* the kernels count rows and keys in 32 bits, a tile beyond the end too */
+        refuse(run->step, "Sq=%d Skv=%d: a sequence has %d rows or keys at most", p->seq_q, p->seq_kv, LONGEST);
 
     /* Now products of sizes fit into 64 bits. */
     run->lse_count = (int64_t)rows;

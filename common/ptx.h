@@ -1,11 +1,11 @@
 /* One wrapper for each PTX instruction that CUDA C has no name for.  On a GPU it is that instruction; in the executor a
- * call that does the same (common/simt/warp.c).  Sections: PTX ISA 9.0.  All but exp2_approx need sm_80. */
+ * call that does the same (common/simt/warp.c).  Sections: PTX ISA 9.0.  From sm_80 on, unless a line says otherwise. */
 #ifndef PTX_H
 #define PTX_H
 
 #include "cuda_c.h"
 
-/* 2^x, relative error below 2^-22; 2^-inf = 0.  ex2.approx.ftz.f32, section 9.7.3. */
+/* 2^x, relative error below 2^-22; 2^-inf = 0.  ex2.approx.ftz.f32, section 9.7.3; any GPU, as are the next two. */
 static __device__ inline float exp2_approx(float x);
 /* 1 / x for a normal x, relative error below 2^-23.  rcp.approx.ftz.f32, the same section. */
 static __device__ inline float reciprocal_approx(float x);

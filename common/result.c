@@ -116,8 +116,8 @@ void print_report(const Run *run)
                 (long long)c->shared_load_requests, (long long)c->shared_load_wavefronts,
                 (long long)c->shared_store_requests, (long long)c->shared_store_wavefronts,
                 (long long)c->shared_excess);
-        printf("warps    mma %lld, ldmatrix %lld, cp.async %lld, shuffles %lld instructions; barriers %lld, once a "
-               "block\n",
+        printf("warps    mma %lld, ldmatrix %lld, cp.async %lld, shuffles %lld instructions; barriers %lld, counted "
+               "once a block\n",
                (long long)c->mma, (long long)c->ldmatrix, (long long)c->cp_async, (long long)c->shuffles,
                (long long)c->barriers);
     }

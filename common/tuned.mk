@@ -1,4 +1,4 @@
-# TUNED=1: the constants with which steps 05 and 06 are fastest on an H200, by HEAD_DIM; what is given beside it wins.
+# TUNED=1: the constants with which step 06 is fastest on an H200, by HEAD_DIM (steps 01 to 05 take them too); what is given beside it wins.
 # TFLOP/s of step06, measured on an H200, f16, no mask, B = 2, H = 16, S = 4096.
 TUNED_32  = ROW_TILES=1# 233 (step05 237, and 249 with ROW_TILES=2)
 TUNED_64  = ROW_TILES=2# 346; ROW_TILES=1: 299: each fragment of K and V serves twice as many rows

@@ -1,5 +1,6 @@
 /* The backend on an NVIDIA GPU: the CUDA runtime, with every error checked and explained. */
 #include "../backend.h"
+#include "flush.h"
 
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -170,12 +171,13 @@ double backend_time(void (*launch)(void *context), void *context, int runs, int 
     float *times = malloc((size_t)runs * sizeof *times);
     if (!times) return -1;
     CHECK(cudaGetDeviceProperties(&prop, 0));
-    const size_t flush_bytes = 2 * (size_t)prop.l2CacheSize;
+    const size_t flush_bytes = 4 * (size_t)prop.l2CacheSize;
     void *flush = backend_alloc((int64_t)flush_bytes, "L2 flush");
     CHECK(cudaEventCreate(&start));
     CHECK(cudaEventCreate(&stop));
+    CHECK(cudaMemset(flush, 0, flush_bytes));
     for (int run = -3; run < runs; run++) { /* three to warm up */
-        if (flush_l2) CHECK(cudaMemsetAsync(flush, run & 0xff, flush_bytes, 0));
+        if (flush_l2) CHECK(cuda_flush_l2(flush, flush_bytes));
         CHECK(cudaEventRecord(start, 0));
         launch(context);
         CHECK(cudaEventRecord(stop, 0));
