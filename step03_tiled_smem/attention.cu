@@ -36,18 +36,19 @@ static __device__ inline int swizzle(unsigned row, unsigned chunk)
     return row * HEAD_DIM + 8 * (HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4);
 }
 
-/* All threads of the block bring rows [first_row, first_row + BLOCK_N) of x into shared memory, PASS_ROWS at a time.  A
- * thread keeps its column: only the row changes from pass to pass.  What does not exist becomes zeros.  Where CHUNKS
- * does not divide THREADS some threads have no row; where PASS_ROWS does not divide the tile, in the last pass. */
+/* All threads of the block bring rows [first_row, first_row + tile_rows) of x into shared memory, PASS_ROWS at
+ * a time.  A thread keeps its column: only the row changes from pass to pass.  What does not exist becomes zeros.
+ * Where CHUNKS does not divide THREADS some threads have no row; where PASS_ROWS does not divide the tile, in the
+ * last pass. */
 static __device__ inline void copy_tile(element_t *smem, const element_t *x, int64_t row_stride, int first_row,
-                                        int rows, int head_dim)
+                                        int tile_rows, int rows, int head_dim)
 {
     const uint4 zero = {0, 0, 0, 0};
     const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
     const int exist = 8 * chunk < head_dim ? rows - first_row : 0; /* rows that hold something in this column */
     const element_t *from = x + (first_row + row) * row_stride + 8 * chunk;
-    UNROLL for (int pass = 0; pass < BLOCK_N; pass += PASS_ROWS)
-        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_N % PASS_ROWS == 0 || pass + row < BLOCK_N))
+    UNROLL for (int pass = 0; pass < tile_rows; pass += PASS_ROWS)
+        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (tile_rows % PASS_ROWS == 0 || pass + row < tile_rows))
             STORE16(smem + swizzle(pass + row, chunk), pass + row < exist ? LOAD16(from + pass * row_stride) : zero);
 }
 
@@ -70,8 +71,8 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
 
     for (int first_key = 0; first_key < p.seq_kv; first_key += BLOCK_N) {
         __syncthreads(); /* every warp has read the tile before: it may be overwritten */
-        copy_tile(k_smem, k, p.k_stride.row, first_key, p.seq_kv, p.head_dim);
-        copy_tile(v_smem, v, p.v_stride.row, first_key, p.seq_kv, p.head_dim);
+        copy_tile(k_smem, k, p.k_stride.row, first_key, BLOCK_N, p.seq_kv, p.head_dim);
+        copy_tile(v_smem, v, p.v_stride.row, first_key, BLOCK_N, p.seq_kv, p.head_dim);
         __syncthreads(); /* every thread's part of the tile is there: it may be read */
 
         /* S = Q K^T: each lane computes the scores that it owns */

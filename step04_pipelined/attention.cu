@@ -37,18 +37,19 @@ static __device__ inline int swizzle(unsigned row, unsigned chunk)
     return row * HEAD_DIM + 8 * (HEAD_DIM % 64 == 0 ? chunk ^ row % 8 : chunk ^ row / 2 % 4);
 }
 
-/* All threads of the block start to bring rows [first_row, first_row + BLOCK_N) of x into shared memory, PASS_ROWS at
+/* All threads of the block start to bring rows [first_row, first_row + tile_rows) of x into shared memory, PASS_ROWS at
  * a time.  A thread keeps its column: only the row changes from pass to pass.  What does not exist becomes zeros (a
- * copy of 0 bytes, whose address is not read).  Where CHUNKS does not divide THREADS some threads have no row; where
- * PASS_ROWS does not divide the tile, in the last pass. */
+ * copy of 0 bytes, whose address is not read).
+ * Where CHUNKS does not divide THREADS some threads have no row; where PASS_ROWS does not divide the tile, in the
+ * last pass. */
 static __device__ inline void copy_tile(element_t *smem, const element_t *x, int64_t row_stride, int first_row,
-                                        int rows, int head_dim)
+                                        int tile_rows, int rows, int head_dim)
 {
     const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
     const int exist = 8 * chunk < head_dim ? rows - first_row : 0; /* rows that hold something in this column */
     const element_t *from = x + (first_row + row) * row_stride + 8 * chunk;
-    UNROLL for (int pass = 0; pass < BLOCK_N; pass += PASS_ROWS)
-        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (BLOCK_N % PASS_ROWS == 0 || pass + row < BLOCK_N))
+    UNROLL for (int pass = 0; pass < tile_rows; pass += PASS_ROWS)
+        if ((THREADS % CHUNKS == 0 || row < PASS_ROWS) && (tile_rows % PASS_ROWS == 0 || pass + row < tile_rows))
             cp_async16(smem + swizzle(pass + row, chunk), from + pass * row_stride, pass + row < exist ? 16 : 0);
 }
 
@@ -63,8 +64,8 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
     const element_t *v = p.v + batch * p.v_stride.batch + head * p.v_stride.head;          /* [seq_kv, D] */
     SHARED(element_t, smem);
 
-    copy_tile(smem, k, p.k_stride.row, 0, p.seq_kv, p.head_dim);
-    if (STAGES == 2) copy_tile(smem + TILE, v, p.v_stride.row, 0, p.seq_kv, p.head_dim);
+    copy_tile(smem, k, p.k_stride.row, 0, BLOCK_N, p.seq_kv, p.head_dim);
+    if (STAGES == 2) copy_tile(smem + TILE, v, p.v_stride.row, 0, BLOCK_N, p.seq_kv, p.head_dim);
     cp_async_commit();
 
     float o[ROW_TILES][CHUNKS][4] = {{{0}}};
@@ -79,10 +80,10 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
         cp_async_wait(0); /* this thread's part of the tile (STAGES 1: of K) has landed ... */
         __syncthreads();  /* ... and everybody's; and every warp has read the tile before */
         if (STAGES == 1)
-            copy_tile(v_smem, v, p.v_stride.row, first_key, p.seq_kv, p.head_dim);
+            copy_tile(v_smem, v, p.v_stride.row, first_key, BLOCK_N, p.seq_kv, p.head_dim);
         else if (next_key < p.seq_kv) {
-            copy_tile(k_next, k, p.k_stride.row, next_key, p.seq_kv, p.head_dim);
-            copy_tile(v_next, v, p.v_stride.row, next_key, p.seq_kv, p.head_dim);
+            copy_tile(k_next, k, p.k_stride.row, next_key, BLOCK_N, p.seq_kv, p.head_dim);
+            copy_tile(v_next, v, p.v_stride.row, next_key, BLOCK_N, p.seq_kv, p.head_dim);
         }
         cp_async_commit();
 
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
         if (STAGES == 1) {
             cp_async_wait(0); /* this thread's part of V has landed ... */
             __syncthreads();  /* ... and everybody's; and every warp has read K */
-            if (next_key < p.seq_kv) copy_tile(k_next, k, p.k_stride.row, next_key, p.seq_kv, p.head_dim);
+            if (next_key < p.seq_kv) copy_tile(k_next, k, p.k_stride.row, next_key, BLOCK_N, p.seq_kv, p.head_dim);
             cp_async_commit();
         }
 

@@ -37,8 +37,9 @@ static __device__ inline int swizzle(unsigned row, unsigned chunk)
 
 /* All threads of the block start to bring rows [first_row, first_row + tile_rows) of x into shared memory, PASS_ROWS at
  * a time.  A thread keeps its column: only the row changes from pass to pass.  What does not exist becomes zeros (a
- * copy of 0 bytes, whose address is not read).  Where CHUNKS does not divide THREADS some threads have no row; where
- * PASS_ROWS does not divide the tile, in the last pass. */
+ * copy of 0 bytes, whose address is not read).
+ * Where CHUNKS does not divide THREADS some threads have no row; where PASS_ROWS does not divide the tile, in the
+ * last pass. */
 static __device__ inline void copy_tile(element_t *smem, const element_t *x, int64_t row_stride, int first_row,
                                         int tile_rows, int rows, int head_dim)
 {
