@@ -79,8 +79,8 @@ static void set_sizes(Run *run)
         refuse(run->step,
                "the problem needs %.0f bytes on the host too and it has %.0f; make it smaller or add --no-check", host,
                memory);
-    if (p->seq_q > LONGEST || p->seq_kv > LONGEST) /* the kernels count rows and keys in 32 bits, a tile beyond the end too */
-        refuse(run->step, "Sq=%d Skv=%d: a sequence has %d rows or keys at most", p->seq_q, p->seq_kv, LONGEST);
+    if (p->seq_q > LONGEST - p->seq_kv) /* the kernels count rows and keys in 32 bits, and a tile beyond the end */
+        refuse(run->step, "Sq=%d Skv=%d: rows and keys of a sequence may be %d together", p->seq_q, p->seq_kv, LONGEST);
 
     /* Now products of sizes fit into 64 bits. */
     run->lse_count = (int64_t)rows;

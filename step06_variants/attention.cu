@@ -280,8 +280,7 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
         }
     }
 
-    /* O = o / l and LSE = scale * m + ln l, with the sink where there is one.  A part of a split leaves O in f32, to be
-     * combined ... */
+    /* O = o / l and LSE = scale * m + ln l, with the sink where there is one */
     cp_async_wait(0); /* no copy is in flight when this thread leaves, or when O takes the place of Q */
     const int64_t lse_row = batch * p.lse_stride.batch + head * p.lse_stride.head + seq.q_row; /* of row 0 */
     float *lse = splits == 1 ? p.lse + lse_row : partial_lse(p, split, lse_row);
@@ -294,15 +293,22 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
             const float sink = p.sinks && splits == 1 && m < rows_m ? p.sinks[head + m % group] : -INFINITY;
             const float factor = finish_row(row_max[t][half] * p.scale, sum, sink, &row_lse);
             UNROLL for (int n = 0; n < CHUNKS; n++) o[t][n][2 * half] *= factor, o[t][n][2 * half + 1] *= factor;
-            if (m >= rows_m) continue;
-            const int64_t at = row_offset(p.lse_stride, m, group);
-            if (lane % 4 == 0) lse[at] = row_lse;
-            if (splits == 1) continue;
-            float *part = partial_o(p, split, lse_row + at) + 2 * (lane % 4); /* [D] */
-            UNROLL for (int n = 0; n < CHUNKS; n++)
-                if (8 * n < p.head_dim) part[8 * n] = o[t][n][2 * half], part[8 * n + 1] = o[t][n][2 * half + 1];
+            if (m < rows_m && lane % 4 == 0) lse[row_offset(p.lse_stride, m, group)] = row_lse;
         }
-    if (splits > 1) return;
+
+    /* A part of a split leaves O in f32, to be combined ... */
+    if (splits > 1) {
+        UNROLL for (int t = 0; t < ROW_TILES; t++)
+            UNROLL for (int half = 0; half < 2; half++) {
+                const int m = warp_m + lane / 4 + 16 * t + 8 * half;
+                const int64_t at = lse_row + row_offset(p.lse_stride, m, group);
+                float *part = partial_o(p, split, at) + 2 * (lane % 4); /* [D] */
+                UNROLL for (int n = 0; n < CHUNKS; n++)
+                    if (m < rows_m && 8 * n < p.head_dim)
+                        part[8 * n] = o[t][n][2 * half], part[8 * n + 1] = o[t][n][2 * half + 1];
+            }
+        return;
+    }
 
     /* ... a whole row goes where this warp's rows of Q were, so that it can leave in 16-byte stores. */
     __syncthreads(); /* Q has landed and all warps have read it */

@@ -45,7 +45,7 @@ static __device__ inline Sequence sequence(const AttentionParams p, int batch)
  * from the last key, row i from key c = i + len_kv - len_q, which is negative for a row before the first key. */
 static __device__ inline Interval row_keys(const AttentionParams p, const Sequence s, int row)
 {
-    const int c = row - s.len_q + s.len_kv;
+    const int c = row + s.len_kv - s.len_q;
     Interval keys = {0, s.len_kv};
     if (p.window_left >= 0 && p.window_left < c) keys.first = c - p.window_left;
     if (p.window_right >= 0 && p.window_right < s.len_kv - 1 - c) keys.last = c + p.window_right + 1;
