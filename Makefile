@@ -137,7 +137,7 @@ compare:
 
 # ---- tests and the rest ----
 PYTHON = $(shell python3 -c 'import numpy, pytest, hypothesis' 2>/dev/null && echo python3 || echo .venv/bin/python)
-.venv/installed: tests/requirements.txt # a file of our own: .venv/bin/python may lead to the system's, which is not ours to touch
+.venv/installed: tests/requirements.txt # not .venv/bin/python: that is a link to the system's, whose time would change
 	python3 -m venv .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
 	@touch $@

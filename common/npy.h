@@ -49,7 +49,7 @@ int npy_write(const char *path, const NpyArray *array, char *error, size_t error
 int write_whole(const char *path, void (*fill)(FILE *file, const void *content), const void *content, char *error,
                 size_t error_size);
 
-/* Where a file of this path is written: the end of its symbolic links, which need not exist.  -1: errno says why not. */
+/* Where a file of this path is written: the end of its symbolic links, which need not exist.  -1: errno says why. */
 int link_target(const char *path, char target[PATH_MAX]);
 
 size_t npy_item_size(NpyType type);
