@@ -10,10 +10,11 @@
         --note TEXT                    a sentence under the machine's line
 
 Needs a GPU, nvcc and NumPy; PyTorch for the peers and matplotlib for the picture, where they are.  Exit code: 1 if a
-step is wrong or does not run (it is not timed), 3 without a GPU, nvcc or NumPy.
+step is wrong or does not run (it is not timed), 2 for a wrong option or file, 3 without a GPU, nvcc or NumPy.
 """
 import argparse
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -31,7 +32,7 @@ except ImportError:
     print("bench: this python3 has no NumPy; it makes the index arrays and takes the medians", file=sys.stderr)
     sys.exit(3)
 
-from measure import RESULTS, ROOT, build, build_folder, find_nvcc, machine, make
+from measure import RESULTS, ROOT, build, build_folder, lacking, machine, make
 
 
 def constants_for(head_dim):
@@ -589,14 +590,14 @@ def bench_page(record, picture=True):
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def draw(record, path):
-    """True if there is matplotlib."""
+def draw(record):
+    """The picture, or None without matplotlib."""
     try:
         import matplotlib
         matplotlib.use("svg")
         import matplotlib.pyplot as plt
     except ImportError:
-        return False
+        return None
     matplotlib.rcParams.update({"svg.hashsalt": "bench", "svg.fonttype": "none"})
     figure, axes = plt.subplots(1, 3, figsize=(15, 4.6))
     top = record["ceilings"]["mma_f16_tflops"]
@@ -626,19 +627,41 @@ def draw(record, path):
         axis.legend(fontsize=7, ncols=2, loc="upper center", handlelength=4)
     figure.suptitle(f"{record['where']['gpu']}, f16; dotted: the mma.sync ceiling", fontsize=10)
     figure.tight_layout()
-    figure.savefig(path, metadata=dict(Date=None))
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", metadata=dict(Date=None))
     plt.close(figure)
-    return True
+    return file.getvalue()
 
 
 def render(record, folder):
-    (folder / "bench_gpu.json").write_text(json.dumps(record, indent=1) + "\n")
-    drawn = draw(record, folder / "bench_gpu.svg")
-    if not drawn:
+    """All is made before any of it is written: a file of an earlier run outlives an error."""
+    picture = draw(record)
+    if not picture:
         print("no matplotlib: no picture; --render draws it elsewhere")
-    (folder / "bench_gpu.md").write_text(bench_page(record, drawn))
-    (folder / "ladder_gpu.md").write_text(ladder_page(record))
-    print(f"wrote bench_gpu.json, bench_gpu.md, ladder_gpu.md{', bench_gpu.svg' if drawn else ''} to {folder}")
+    files = {"bench_gpu.json": json.dumps(record, indent=1) + "\n", "bench_gpu.md": bench_page(record, bool(picture)),
+             "ladder_gpu.md": ladder_page(record)}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    if picture:
+        (folder / "bench_gpu.svg").write_bytes(picture)
+    print(f"wrote {', '.join(files)}{', bench_gpu.svg' if picture else ''} to {folder}")
+
+
+def refuse(sentence):
+    print(f"bench: {sentence}", file=sys.stderr)
+    sys.exit(2)
+
+
+def read_record(option, path):
+    """A record of which the pages can be made."""
+    try:
+        record = json.loads(path.read_text())
+        assert bench_page(record) and ladder_page(record) and differences(record, record) is not None
+        return record
+    except OSError as error:
+        refuse(f"{option} {path}: {error.strerror}")
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
+        refuse(f"{option} {path}: it is no bench_gpu.json that make bench wrote")
 
 
 # ---- two runs ----
@@ -681,22 +704,19 @@ def main():
     parser.add_argument("--note", metavar="TEXT")
     options = parser.parse_args()
     if not set(options.peers.split(",")) <= {*PEERS, FLEX}:
-        print(f"bench: --peers {options.peers}: choose from {', '.join([*PEERS, FLEX])}", file=sys.stderr)
-        return 2
+        refuse(f"--peers {options.peers}: choose from {', '.join([*PEERS, FLEX])}")
     folder = (options.out or (ROOT / "build/bench" if options.quick else RESULTS)).resolve()
-    earlier = json.loads(options.against.read_text()) if options.against else None
+    earlier = read_record("--against", options.against) if options.against else None
     if options.render:
-        record = json.loads(options.render.read_text())
-    else:
-        try:
-            gpus = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.count("GPU ")
-        except OSError:
-            gpus = 0
-        if not gpus or not find_nvcc():
-            lacking = "nvcc" if gpus else "GPU"
-            print(f"bench: no {lacking} here; it times steps on an NVIDIA GPU and builds them with nvcc", file=sys.stderr)
-            return 3
-    folder.mkdir(parents=True, exist_ok=True)
+        record = read_record("--render", options.render)
+    elif missing := lacking():
+        print(f"bench: no {missing} here; it times steps on an NVIDIA GPU and builds them with nvcc", file=sys.stderr)
+        return 3
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        refuse(f"--out {folder}: {error.strerror}")
     if not options.render:
         try:
             record = measure(options, folder)

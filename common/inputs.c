@@ -260,6 +260,9 @@ static void read_block_mask(Run *run)
     AttentionParams *p = &run->host;
     const int64_t rows = (p->seq_q + n - 1) / n, columns = (p->seq_kv + n - 1) / n;
     NpyArray file;
+    if (rows * n > INT_MAX || columns * n > INT_MAX) /* the kernel counts to the end of a block in 32 bits */
+        refuse(run->step, "--block-size %lld: the last block of Sq=%d Skv=%d ends beyond %d; give a smaller one",
+               (long long)n, p->seq_q, p->seq_kv, INT_MAX);
     read_file(run, "--block-mask", path, &file);
     if (file.type != NPY_U8 && file.type != NPY_BOOL)
         refuse(run->step, "--block-mask %s is %s: it must be u8 or bool; convert it", path, npy_type_name(file.type));
@@ -296,7 +299,13 @@ static void read_sinks(Run *run)
     if (file.dims != 1 || file.count != run->host.heads)
         refuse(run->step, "--sinks %s has %d dimension%s and %lld values: it must have one dimension, [H], and %d",
                path, file.dims, file.dims == 1 ? "" : "s", (long long)file.count, run->host.heads);
-    run->host.sinks = (const float *)file.data;
+    const float *sinks = (const float *)file.data;
+    for (int h = 0; h < run->host.heads; h++) {
+        if (isnan(sinks[h]) || sinks[h] == INFINITY)
+            refuse(run->step, "--sinks %s is %s at head %d: a sink is a finite number, or -inf for none", path,
+                   isnan(sinks[h]) ? "NaN" : "inf", h);
+    }
+    run->host.sinks = sinks;
 }
 
 void read_problem(Run *run)

@@ -135,6 +135,8 @@ const char *text_of(const char *format, ...)
 
 /* ---- Making ---- */
 
+enum { MAX_AXIS = 255 }; /* that can be written */
+
 static const Layout *leaf_on_axis(int64_t shape, int64_t stride, int axis)
 {
     Layout *leaf = layout_alloc(sizeof *leaf);
@@ -918,8 +920,11 @@ static const Layout *strides(Parser *p, const Layout *shape)
     if (shape->rank == LEAF) {
         if (peek(p) == '(') fail(p, "expected a number: the shape has a number here");
         int64_t stride = number(p, -INT64_MAX);
-        int axis = take(p, '@') ? (int)(number(p, 0) & 0xff) : NO_AXIS;
-        return leaf_on_axis(shape->shape, stride, axis);
+        if (!take(p, '@')) return leaf_on_axis(shape->shape, stride, NO_AXIS);
+        Parser start = *p;
+        int64_t axis = number(p, 0);
+        if (axis > MAX_AXIS) axis = 0, fail(&start, "an axis is a number from 0 to 255");
+        return leaf_on_axis(shape->shape, stride, (int)axis);
     }
     if (!take(p, '(')) return fail(p, "expected (: the shape has a tuple here"), shape;
     List modes = {0};

@@ -98,7 +98,9 @@ static void do_left_inverse(Words w) { print_layout(left_inverse(plain_layout(w.
 static void do_size(Words w)
 {
     const Layout *a = whole_composed(w.word[0]).layout;
-    if (w.count > 1) a = mode(a, (int)(parse_number(w.word[1]) & INT32_MAX));
+    int64_t i = w.count > 1 ? parse_number(w.word[1]) : 0;
+    if (i < 0 || i >= rank(a)) layout_refuse("mode %lld of %s: it has %d", (long long)i, layout_text(a), rank(a));
+    else if (w.count > 1) a = mode(a, (int)i);
     print_number(size(a));
 }
 
@@ -202,6 +204,7 @@ static void do_image(Words w)
 {
     Composed a = whole_composed(w.word[0]);
     int64_t n = size(a.layout), most = w.count > 1 ? parse_number(w.word[1]) : IMAGE;
+    if (most < 1) layout_refuse("image of %lld coordinates: at least 1", (long long)most);
     if (layout_error()) return;
     for (int64_t i = 0; i < n && i < most; i++) printf("%s%lld", i ? " " : "", (long long)composed_index(i, a));
     puts("");
@@ -279,7 +282,8 @@ static void do_ldmatrix(Words w)
         draw_ldmatrix(transposed);
         return;
     }
-    const Layout *tile = operand == 'V' ? column_major(s.head_dim, s.block_n) : operand_tile(operand, s);
+    const Layout *tile = operand_tile(operand == 'A' ? 'A' : 'B', s);
+    if (operand == 'V') tile = column_major(s.head_dim, s.block_n);
     Copy copy = mma_copy((Mma){s.warps, s.row_tiles}, operand == 'A' ? 'A' : 'B', operand == 'V');
     const Layout *address = whole_tv(copy_deal(copy, false, tile)), *result = whole_tv(copy_deal(copy, true, tile));
     if (!layout_error()) printf("address %s\nresult  %s\n", layout_text(address), layout_text(result));
@@ -288,11 +292,15 @@ static void do_ldmatrix(Words w)
 static void do_copy(Words w)
 {
     Settings s = take_settings(&w);
-    int64_t width = s.head_dim % 64 ? 32 : 64, chunks = width / 8;
+    int64_t width = s.head_dim % 64 ? 32 : 64, chunks = width / 8, pass = 32 * s.warps / chunks;
+    if (s.block_n % pass) {
+        layout_refuse("--block-n %lld: the threads copy %lld rows a pass; a multiple is needed", (long long)s.block_n,
+                      (long long)pass);
+    }
     if (s.head_dim % 32) layout_refuse("--head-dim %lld: a multiple of 32 is needed", (long long)s.head_dim);
     if (w.count) layout_refuse("copy: '%s' is not an option", w.word[0]);
     if (layout_error()) return;
-    const Layout *threads = LAYOUTS(make_leaf(32 * s.warps / chunks, chunks), make_leaf(chunks, 1));
+    const Layout *threads = LAYOUTS(make_leaf(pass, chunks), make_leaf(chunks, 1));
     Copy copy = tile_copy(threads, LAYOUTS(make_leaf(1, 0), make_leaf(8, 1)));
     const Layout *tv = whole_tv(copy_deal(copy, false, column_major(s.block_n, s.head_dim)));
     if (drawing != DRAW_DOT) print_layout(tv);
@@ -492,15 +500,23 @@ static int run_lines(void)
     return code;
 }
 
+/* What was printed may be in a buffer still: a full disk shows here. */
+static int finish(int code)
+{
+    if (!fflush(stdout) && !ferror(stdout)) return code;
+    fprintf(stderr, "layout: standard output: writing failed; is the disk full?\n");
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     const char *term = getenv("TERM");
     const char *no_colour = getenv("NO_COLOR");
     bool colour = isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") != 0 && !(no_colour && *no_colour);
     drawing = colour ? DRAW_COLOUR : DRAW_PLAIN;
-    if (argc == 2 && !strcmp(argv[1], "-")) return run_lines();
+    if (argc == 2 && !strcmp(argv[1], "-")) return finish(run_lines());
     int code = run((Words){argc - 1, argv + 1});
     if (code) fprintf(stderr, "layout: %s\n", layout_error());
     layout_free();
-    return code;
+    return code ? code : finish(0);
 }

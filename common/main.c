@@ -275,11 +275,18 @@ static void write_array(const Run *run, const char *path, NpyType type, int dims
 extern int unobserved_main(int argc, char **argv) __attribute__((weak));
 static int is_unobserved; /* this is already the plain one */
 
+/* What was printed may be in a buffer still: a full disk shows here. */
+static int finish(const Step *step, int status)
+{
+    if (fflush(stdout) || ferror(stdout)) refuse(step, "standard output: writing failed; is the disk full?");
+    return status;
+}
+
 int run_step(int argc, char **argv, const Step *step)
 {
     Run run = {.step = step, .time_ms = NAN, .tflops = NAN, .tb_per_s = NAN, .pass = 1};
     const Options *options = &run.options;
-    if (parse_options(argc, argv, step, &run.options)) return 0;
+    if (parse_options(argc, argv, step, &run.options)) return finish(step, 0);
     if (options->no_observe && unobserved_main && !is_unobserved) {
         is_unobserved = 1;
         return unobserved_main(argc, argv);
@@ -319,7 +326,7 @@ int run_step(int argc, char **argv, const Step *step)
     if (run.counters.errors) { /* each was printed where it was found */
         printf("FAIL     the executor found %lld errors in the kernel\n", (long long)run.counters.errors);
         free_all(&run);
-        return 1;
+        return finish(step, 1);
     }
     backend_download(p->o, run.device.o, run.q_count * (int64_t)sizeof(element_t));
     backend_download(p->lse, run.device.lse, run.lse_count * (int64_t)sizeof(float));
@@ -337,5 +344,5 @@ int run_step(int argc, char **argv, const Step *step)
     print_report(&run);
     if (options->profile) backend_profile(stdout, options->by_cost);
     free_all(&run);
-    return !run.pass;
+    return finish(step, !run.pass);
 }

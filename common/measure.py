@@ -4,7 +4,7 @@
     python3 common/measure.py counters the executor's counters beside those of Nsight Compute
     python3 common/measure.py cost     what observing costs the executor (needs no GPU, writes nothing)
 
-Needs NumPy.  Builds what it runs.  Times are bench.py's.
+Needs NumPy.  Builds what it runs.  Times are bench.py's.  Exit code: 2 without one of these words, NumPy or a GPU's tools.
 """
 import csv
 import datetime
@@ -18,7 +18,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    print("measure: this python3 has no NumPy", file=sys.stderr)
+    sys.exit(2)
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
@@ -59,6 +63,16 @@ def report(program, *arguments):
 
 def find_nvcc():
     return shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+
+
+def lacking(*tools):
+    """What of a GPU, nvcc and these tools is not here: the first of them, or None."""
+    try:
+        gpus = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.count("GPU ")
+    except OSError:
+        gpus = 0
+    here = dict(GPU=gpus, nvcc=find_nvcc(), **{tool: shutil.which(tool) for tool in tools})
+    return next((name for name, found in here.items() if not found), None)
 
 
 def machine():
@@ -182,7 +196,12 @@ def cost():
 
 if __name__ == "__main__":
     if sys.argv[1:] not in (["ulp"], ["counters"], ["cost"]):
-        sys.exit(__doc__)
+        print(__doc__.strip(), file=sys.stderr)
+        sys.exit(2)
+    missing = None if sys.argv[1] == "cost" else lacking(*["ncu"] * (sys.argv[1] == "counters"))
+    if missing:
+        print(f"measure: no {missing} here; {sys.argv[1]} runs steps on an NVIDIA GPU", file=sys.stderr)
+        sys.exit(2)
     RESULTS.mkdir(parents=True, exist_ok=True)
     os.chdir(ROOT)
     dict(ulp=ulp, counters=counters, cost=cost)[sys.argv[1]]()

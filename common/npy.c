@@ -303,8 +303,9 @@ void npy_free(NpyArray *array)
 
 /* ---- Writing ---- */
 
-static int write_and_close(const Context *c, FILE *file, const NpyArray *array)
+static void write_array(FILE *file, const void *content)
 {
+    const NpyArray *array = (const NpyArray *)content;
     char header[4 * HEADER_ALIGN], shape[SHAPE_TEXT];
     size_t bytes = (size_t)array->count * npy_item_size(array->type);
     memset(header, ' ', sizeof header);
@@ -316,29 +317,68 @@ static int write_and_close(const Context *c, FILE *file, const NpyArray *array)
     header[end - 1] = '\n';
     header[8] = (char)((end - 10) & 0xff);
     header[9] = (char)((end - 10) >> 8);
-
-    int written = fwrite(header, 1, end, file) == end && (!bytes || fwrite(array->data, 1, bytes, file) == bytes);
-    int result = written ? 0 : cannot_write(c);
-    /* A full disk may show only now, when the last buffer goes out. */
-    return fclose(file) && result == 0 ? cannot_write(c) : result;
+    if (fwrite(header, 1, end, file) == end && bytes) fwrite(array->data, 1, bytes, file);
 }
 
-/* older: the file that target names now, or NULL. */
-static int replace_file(const Context *c, const char *target, const struct stat *older, const NpyArray *array)
+static const char temporary[] = ".new-XXXXXX"; /* short: it fits wherever the file's own name does */
+
+int link_target(const char *path, char target[PATH_MAX])
 {
-    char temp[PATH_MAX];
+    char link[PATH_MAX];
+    size_t length = strlen(path), folder = 0;
+    memcpy(link, path, length < PATH_MAX ? length : 0);
+    for (int links = 0; links < 40; links++) { /* as many as Linux follows */
+        if (folder + length + sizeof temporary > PATH_MAX) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        memcpy(target + folder, link, length);
+        target[folder + length] = 0;
+        const ssize_t read = readlink(target, link, sizeof link);
+        if (read < 0) return 0; /* no link */
+        length = (size_t)read;
+        const char *slash = strrchr(target, '/');
+        folder = slash && link[0] != '/' ? (size_t)(slash + 1 - target) : 0;
+    }
+    errno = ELOOP;
+    return -1;
+}
+
+static int fill_and_close(const Context *c, FILE *file, void (*fill)(FILE *file, const void *content),
+                          const void *content)
+{
+    fill(file, content);
+    const int failed = ferror(file) ? cannot_write(c) : 0;
+    /* A full disk may show only now, when the last buffer goes out. */
+    return fclose(file) && !failed ? cannot_write(c) : failed;
+}
+
+int write_whole(const char *path, void (*fill)(FILE *file, const void *content), const void *content, char *error,
+                size_t error_size)
+{
+    Context context = {path, error, error_size, NULL, 0, 0}, *c = &context;
+    struct stat older;
+    char target[PATH_MAX], temp[PATH_MAX];
+    if (link_target(path, target)) return cannot_write(c);
+    const int exists = stat(path, &older) == 0;
+    if (exists && !S_ISREG(older.st_mode)) {
+        /* A device such as /dev/null: a rename would put a file in its place.  fopen refuses a directory. */
+        FILE *file = fopen(path, "wb");
+        return file ? fill_and_close(c, file, fill, content) : cannot_write(c);
+    }
+    if (exists && access(path, W_OK)) return cannot_write(c); /* a write-protected file is left, as by fopen */
     const char *slash = strrchr(target, '/');
-    int folder = slash ? (int)(slash + 1 - target) : 0;
-    if (snprintf(temp, sizeof temp, "%.*s.npy-XXXXXX", folder, target) >= (int)sizeof temp)
-        return fail(c, "cannot write: the path is too long");
+    const size_t folder = slash ? (size_t)(slash + 1 - target) : 0;
+    memcpy(temp, target, folder);
+    memcpy(temp + folder, temporary, sizeof temporary);
     int fd = mkstemp(temp);
     if (fd < 0) return cannot_write(c);
     /* mkstemp's file is its owner's alone; fopen would have given a new file this mode and left an older one's. */
     mode_t mask = umask(0);
     umask(mask);
-    (void)fchmod(fd, older ? older->st_mode & 0777 : 0666 & ~mask);
+    (void)fchmod(fd, exists ? older.st_mode & 0777 : 0666 & ~mask);
     FILE *file = fdopen(fd, "wb");
-    int result = file ? write_and_close(c, file, array) : cannot_write(c);
+    int result = file ? fill_and_close(c, file, fill, content) : cannot_write(c);
     if (!file) close(fd);
     if (result == 0 && rename(temp, target)) result = cannot_write(c);
     if (result) unlink(temp);
@@ -349,19 +389,9 @@ int npy_write(const char *path, const NpyArray *array, char *error, size_t error
 {
     Context context = {path, error, error_size, NULL, 0, 0};
     NpyArray check = *array;
-    struct stat info;
-    char target[PATH_MAX];
     if (count_elements(&check) || check.count != array->count)
         return fail(&context, "cannot write: count is %lld, the shape disagrees", (long long)array->count);
-    if (stat(path, &info)) return replace_file(&context, path, NULL, array);
-    if (!S_ISREG(info.st_mode)) {
-        /* A device such as /dev/null: a rename would put a file in its place.  fopen refuses a directory. */
-        FILE *file = fopen(path, "wb");
-        return file ? write_and_close(&context, file, array) : cannot_write(&context);
-    }
-    /* The file that a symbolic link names is replaced, not the link; a write-protected one is left, as by fopen. */
-    if (!realpath(path, target) || access(target, W_OK)) return cannot_write(&context);
-    return replace_file(&context, target, &info, array);
+    return write_whole(path, write_array, array, error, error_size);
 }
 
 size_t npy_item_size(NpyType type)

@@ -4,8 +4,10 @@
 #ifndef NPY_H
 #define NPY_H
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -38,9 +40,17 @@ typedef struct NpyArray {
 int npy_read(const char *path, NpyArray *array, char *error, size_t error_size);
 void npy_free(NpyArray *array);
 
-/* Writes to a temporary file beside path, then renames it.  Returns 0, or -1 with one line in error; then no file
- * is left, and an older file at path is untouched. */
+/* Writes as write_whole does. */
 int npy_write(const char *path, const NpyArray *array, char *error, size_t error_size);
+
+/* Any file that appears whole or not at all: fill writes to a temporary file beside it, which is then renamed.  Returns
+ * 0, or -1 with one line in error; then no file is left, and an older file at path is untouched.  A symbolic link stays
+ * one, the file that it leads to is written; an older file's mode stays. */
+int write_whole(const char *path, void (*fill)(FILE *file, const void *content), const void *content, char *error,
+                size_t error_size);
+
+/* Where a file of this path is written: the end of its symbolic links, which need not exist.  -1: errno says why. */
+int link_target(const char *path, char target[PATH_MAX]);
 
 size_t npy_item_size(NpyType type);
 const char *npy_type_name(NpyType type); /* "f16", "f32", "u16 (bf16)", ... */

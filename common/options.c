@@ -1,5 +1,6 @@
 /* The command line.  An option is one row of the table below: it is parsed, refused and listed by --help from there. */
 #include "options.h"
+#include "npy.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -222,11 +223,13 @@ static char *directory_of(const char *path)
 static void check_output(const Step *step, const OptionRow *row, const char *path)
 {
     struct stat status;
+    char target[PATH_MAX];
+    if (link_target(path, target)) refuse(step, "%s %s: %s; name another", row->name, path, strerror(errno));
     int error = stat(path, &status) ? errno : 0;
     if (!error && !S_ISREG(status.st_mode))
         refuse(step, "%s %s: it exists and is no regular file; name another", row->name, path);
     if (!error && access(path, W_OK)) error = errno;
-    char *directory = directory_of(path);
+    char *directory = directory_of(target);
     const int known = directory && stat(directory, &status) == 0 && S_ISDIR(status.st_mode);
     const int writable = known && access(directory, W_OK | X_OK) == 0;
     free(directory);
@@ -236,9 +239,11 @@ static void check_output(const Step *step, const OptionRow *row, const char *pat
 }
 
 /* Whether two paths lead to one file, which need not exist yet. */
-static int same_file(const char *a, const char *b)
+static int same_file(const char *path_a, const char *path_b)
 {
     struct stat at_a, at_b;
+    char a[PATH_MAX], b[PATH_MAX];
+    if (link_target(path_a, a) || link_target(path_b, b)) return 0;
     const int a_exists = stat(a, &at_a) == 0, b_exists = stat(b, &at_b) == 0;
     if (a_exists != b_exists || (!a_exists && strcmp(name_of(a), name_of(b)))) return 0;
     if (!a_exists) {
@@ -299,8 +304,9 @@ static void check_together(const Step *step, const Options *options, const int g
                    rows[i].name);
         if (!given[i] || rows[i].kind != OUTPUT) continue;
         check_output(step, &rows[i], file_of(options, &rows[i]));
-        for (int j = 0; j < i; j++) {
-            if (given[j] && rows[j].kind == OUTPUT && same_file(file_of(options, &rows[i]), file_of(options, &rows[j])))
+        for (int j = 0; j < ROWS; j++) {
+            const int other = given[j] && (rows[j].kind == INPUT || (rows[j].kind == OUTPUT && j < i));
+            if (other && same_file(file_of(options, &rows[i]), file_of(options, &rows[j])))
                 refuse(step, "%s %s and %s %s are one file: one would overwrite the other; name two", rows[j].name,
                        file_of(options, &rows[j]), rows[i].name, file_of(options, &rows[i]));
         }

@@ -1,9 +1,7 @@
 /* Tells what came of a run: a short report for people, one JSON object, one line of the table of all steps. */
 #include "result.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const double SECTOR_MB = 32e-6; /* global memory moves in sectors of 32 bytes */
 
@@ -213,8 +211,9 @@ static void json_variants(FILE *file, const Run *run)
     fprintf(file, "\"page_size\": %d, \"splits\": %d},\n", p->page_size, p->num_splits);
 }
 
-static void print_json(const Run *run, FILE *file)
+static void print_json(FILE *file, const void *content)
 {
+    const Run *run = (const Run *)content;
     const Step *step = run->step;
     const Options *options = &run->options;
     const AttentionParams *p = &run->host;
@@ -252,22 +251,10 @@ static void print_json(const Run *run, FILE *file)
     fprintf(file, "  \"pass\": %s\n}\n", !checked ? "null" : run->pass ? "true" : "false");
 }
 
-/* The report appears whole or not at all: written beside its place, then renamed. */
 void write_json(const Run *run)
 {
-    const char *path = run->options.json;
-    const size_t size = strlen(path) + 32;
-    char *temporary = (char *)malloc(size);
-    if (temporary) snprintf(temporary, size, "%s.%ld.tmp", path, (long)getpid());
-    FILE *file = temporary ? fopen(temporary, "w") : NULL;
-    if (!file) refuse(run->step, "--json %s: it cannot be written here; name another file", path);
-    print_json(run, file);
-    const int failed = ferror(file);
-    if (fclose(file) || failed || rename(temporary, path)) {
-        unlink(temporary);
-        refuse(run->step, "--json %s: writing failed; is the disk full?", path);
-    }
-    free(temporary);
+    char error[512];
+    if (write_whole(run->options.json, print_json, run, error, sizeof error)) refuse(run->step, "--json %s", error);
 }
 
 /* A cell of the table: the number, or - where there is none. */
@@ -321,5 +308,6 @@ void append_row(const Run *run)
         print_cell(file, 9, 0, (double)c->shared_excess, c->observed);
     }
     fprintf(file, "  %s\n", !checked ? "-" : run->pass ? "PASS" : "FAIL");
-    if (fclose(file)) refuse(run->step, "--row %s: writing failed; is the disk full?", run->options.row);
+    const int failed = ferror(file);
+    if (fclose(file) || failed) refuse(run->step, "--row %s: writing failed; is the disk full?", run->options.row);
 }

@@ -8,7 +8,7 @@ every turn of the loop executes, "some turns" what a branch can skip.  Spilled b
 stores in local memory.  Shared memory is what the compiler knows of (on sm_90 1024 bytes of the system's); what the launch
 asks for comes on top.
 
-Needs nvcc and the cuobjdump of the CUDA Toolkit.  Exit code: 2 without one of them.
+Needs nvcc and the cuobjdump of the CUDA Toolkit.  Exit code: 2 without one of them, or without a path.
 """
 import os
 import re
@@ -135,7 +135,8 @@ def table(kernel, code, used):
 
 def main():
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        sys.exit(__doc__.strip())
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
     path, (nvcc, cuobjdump) = Path(sys.argv[1]), tools()
     for name, tool in ("nvcc", nvcc), ("cuobjdump", cuobjdump):
         if not tool:

@@ -205,6 +205,31 @@ def test_pages_are_written_anew_from_a_file(tmp_path):
     assert all("\n\nA word.\n\n" in (tmp_path / "noted" / name).read_text() for name in ("bench_gpu.md", "ladder_gpu.md"))
 
 
+@pytest.mark.parametrize("option", ["--render", "--against"])
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"where": {}, "ceilings": {}, "rows": []}', "row", "array"])
+def test_a_wrong_record_is_refused_and_nothing_written(option, text, tmp_path):
+    """A missing file, one that is no JSON, and others; a row without its time."""
+    record, right, source = fake_record(), tmp_path / "right.json", tmp_path / "wrong.json"
+    right.write_text(json.dumps(record))
+    if text == "row":
+        del record["rows"][0]["ms"]
+    if text:
+        source.write_text(json.dumps(record if text == "row" else [1]) if text in ("row", "array") else text)
+    (tmp_path / "bench_gpu.json").write_text("older")
+    words = ["--render", source] if option == "--render" else ["--render", right, "--against", source]
+    done = subprocess.run([*PROGRAM, *words, "--out", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and f"{option} {source}: " in done.stderr, done.stderr
+    assert (tmp_path / "bench_gpu.json").read_text() == "older" and not (tmp_path / "bench_gpu.md").exists()
+
+
+def test_a_folder_that_cannot_be(tmp_path):
+    source = tmp_path / "record.json"
+    source.write_text(json.dumps(fake_record()))
+    for folder in "/dev/null/x", source:
+        done = subprocess.run([*PROGRAM, "--render", source, "--out", folder], capture_output=True, text=True)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and f"--out {folder}: " in done.stderr, done.stderr
+
+
 # ---- two runs ----
 
 def test_the_largest_difference_comes_first(capsys):
@@ -227,6 +252,26 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
     """An empty PATH: no nvidia-smi, so no GPU, on any machine."""
     done = subprocess.run(PROGRAM, capture_output=True, text=True, env={**os.environ, "PATH": str(tmp_path)})
     assert (done.returncode, done.stdout) == (3, "") and re.fullmatch("bench: no GPU here; .*\n", done.stderr)
+
+
+@pytest.mark.parametrize("words", [["ulp"], ["counters"]])
+def test_measuring_without_a_gpu_says_so_in_one_line(words, tmp_path):
+    done = subprocess.run([sys.executable, ROOT / "common/measure.py", *words], capture_output=True, text=True,
+                          env={**os.environ, "PATH": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (2, "") and re.fullmatch("measure: no GPU here; .*\n", done.stderr)
+
+
+def test_measuring_without_numpy_says_so_in_one_line(tmp_path):
+    (tmp_path / "numpy.py").write_text("raise ImportError\n")
+    done = subprocess.run([sys.executable, ROOT / "common/measure.py", "ulp"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (2, "") and re.fullmatch("measure: .*no NumPy\n", done.stderr)
+
+
+@pytest.mark.parametrize("program", ["measure.py", "sass.py"])
+def test_without_arguments_it_says_what_it_takes(program):
+    done = subprocess.run([sys.executable, ROOT / "common" / program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "") and f"python3 common/{program}" in done.stderr
 
 
 def test_make_bench_passes_its_arguments():

@@ -625,6 +625,29 @@ def test_refusals(layout, words, sentence):
     assert code == 2 and sentence in err and err.startswith("layout: ") and err.count("\n") in (1, 3), err
 
 
+@pytest.mark.parametrize("words, sentence", [
+    (["size", "(4,8)", "4294967296"], "mode 4294967296 of (4,8):(1,4): it has 2"),
+    (["size", "(4,8)", "-1"], "mode -1 of (4,8):(1,4): it has 2"),
+    (["print", "(4,8):(1@300,1)"], "an axis is a number from 0 to 255"),
+    (["image", "(4,8)", "-5"], "image of -5 coordinates: at least 1"),
+    (["copy", "--block-n", "17"], "--block-n 17: the threads copy 16 rows a pass"),
+    (["copy", "--block-n", "16", "--warps", "8"], "--block-n 16: the threads copy 32 rows a pass"),
+    (["ldmatrix", "V", "--block-n", "17"], "a tile of 17 x 64: the product needs multiples of 16"),
+])
+def test_numbers_out_of_range(layout, words, sentence):
+    code, out, err = layout(*words)
+    assert (code, out) == (2, "") and err.startswith(f"layout: {sentence}"), err
+
+
+@pytest.mark.parametrize("words", [["print", "4"], ["--help"], ["-"]])
+def test_a_full_disk(binary, words):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([binary, *words], input="print 4\n", stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "standard output" in done.stderr
+
+
 def test_describe_and_help(layout):
     code, out, _ = layout("((2,2),8,4):((1,2),16,4)")
     assert code == 0 and "size 128, cosize 128, rank 3, depth 2" in out

@@ -86,12 +86,82 @@ def test_help_names_targets_that_exist(tree):
     ("BACKEND", "tpu", "cpu or cuda"), ("BACKEND", "", "cpu or cuda"), ("DTYPE", "fp16", "f16 or bf16"),
     ("DTYPE", "f32", "f16 or bf16"), ("HEAD_DIM", "80", "32, 64, 96, 128, 192 or 256"), ("HEAD_DIM", "0", "32, 64"),
     ("HEAD_DIM", "512", "32, 64"), ("HEAD_DIM", "big", "32, 64"), ("TUNED", "yes", "common/tuned.mk"),
-    ("TUNED", "0", "or nothing")])
+    ("TUNED", "0", "or nothing"), ("TUNED", "1 1", "or nothing"), ("HEAD_DIM", "64 128", "32, 64"),
+    ("HEAD_DIM", "64 ", "32, 64"), ("DTYPE", "f16 foo", "f16 or bf16"), ("BACKEND", "cpu cuda", "cpu or cuda"),
+    ("BLOCK_N", "0100", "decimal"), ("BLOCK_N", "64 128", "decimal"), ("BLOCK_N", "", "decimal"),
+    ("WARPS", "-4", "decimal"), ("ROW_TILES", "0x2", "decimal"), ("STAGES", "2 ", "decimal")])
 @pytest.mark.parametrize("target", [[], ["run"]])
 def test_a_wrong_setting_stops_with_one_sentence(name, value, rule, target):
     done = make(f"{name}={value}", *target, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert f"{name}={value}: " in done.stderr and rule in done.stderr
+
+
+def plain_make(*words, folder=ROOT, **environment):
+    """make as a reader calls it: neither BACKEND nor CC is given but by these words and this environment."""
+    own = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "BACKEND", "CC")}
+    return subprocess.run(["make", *words], cwd=folder, capture_output=True, text=True, env=own | environment)
+
+
+def test_cuda_without_nvcc_is_refused():
+    """An empty NVCC is what make finds on a machine without one."""
+    done = plain_make("step05", "BACKEND=cuda", "NVCC=")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "no nvcc" in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("words, environment", [(["-R"], {}), (["CC="], {}), ([], dict(CC="")), ([], dict(CC=" "))])
+def test_no_compiler_is_the_default_compiler(words, environment):
+    done = plain_make("--dry-run", "--always-make", "step03", "BACKEND=cpu", *words, **environment)
+    compilers = re.findall(r"^(\S*) .*-c \S+ -o ", done.stdout, re.M)
+    assert done.returncode == 0 and compilers and set(compilers) <= {"gcc", "cc"}, done.stdout
+
+
+def test_ladder_removes_nothing_but_its_own(tree):
+    """What it removes first has a name that only the command line gives."""
+    before = tree.times()
+    for environment in {}, dict(NAME="../..", LADDER_NAME="../.."):
+        done = plain_make("ladder", "BACKEND=cpu", folder=tree.folder, **environment)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and "LADDER_NAME=" in done.stderr
+    assert tree.times() == before
+    done = plain_make("-n", "run", "BACKEND=cpu", folder=tree.folder, LADDER_NAME="../..")
+    assert "rm -rf build/run-real " in done.stdout and "../.." not in done.stdout
+
+
+def test_a_build_that_fails_is_no_planted_bug():
+    """A bug's run may fail, its build may not."""
+    bug = sorted((ROOT / STEPS[3] / "bugs").glob("*.patch"))[0].stem
+    done = make("bug-step04", f"BUG={bug}", "BLOCK_N=17", check=False)
+    assert done.returncode == 2 and "pieces of 8 columns" in done.stderr
+
+
+@pytest.mark.parametrize("pip", [0, 1])
+def test_the_tests_have_packages_of_their_own(pip, tmp_path):
+    """The Python of .venv is a link to the system's, which is not touched; an interrupted pip is called again."""
+    tree, system = Tree(tmp_path / "tree"), tmp_path / "system"
+    system.mkdir()
+    python = system / "python3"
+    python.write_text(f"""#!/bin/sh
+case "$*" in
+-m\\ venv*) mkdir -p .venv/bin; ln -sf {python} .venv/bin/python
+    printf '#!/bin/sh\\necho pip\\nexit {pip}\\n' >.venv/bin/pip; chmod +x .venv/bin/pip;;
+-m\\ pytest*) echo "tests run by $0";;
+*) exit 1;; # NumPy is not here
+esac
+""")
+    python.chmod(0o755)
+    os.utime(python, (1, 1))
+    for words in ["pip"], ["pip"] if pip else []:
+        done = plain_make("test", "BACKEND=cpu", folder=tree.folder, PATH=f"{system}:{os.environ['PATH']}")
+        assert re.findall("^pip$", done.stdout, re.M) == words, done.stdout + done.stderr
+        assert ("tests run by .venv/bin/python" in done.stdout) == (not pip) == (done.returncode == 0)
+        assert python.stat().st_mtime == 1
+
+
+def test_check_gpu_without_compute_sanitizer():
+    if shutil.which("compute-sanitizer"):
+        pytest.skip("it is here")
+    done = make("-s", "check-gpu", "STEPS=", check=False)
+    assert done.returncode == 2 and "no compute-sanitizer" in done.stderr.splitlines()[0]
 
 
 def test_unknown_step():
@@ -292,6 +362,15 @@ def test_other_flags_or_another_compiler_build_again(tmp_path):
         assert sorted(files) == ["common/npy.c", KERNELS[0], KERNELS[0]]
         assert tree.compiled(*objects, *words, compiler=compiler) == []
         tree.age()
+
+
+@on_cpu
+def test_fast_math_is_taken_back(tmp_path):
+    """With it NaN and -inf would not be seen."""
+    tree, flags = Tree(tmp_path), ["CFLAGS=-O1 -ffast-math -ffinite-math-only"]
+    tree.compiled("-j2", "step02", *flags)
+    done = tree.make("run-step02", "ARGS=--seq-q 5 --seq-kv 9", *flags)
+    assert done.returncode == 0 and done.stdout.endswith("PASS\n"), done.stdout + done.stderr
 
 
 def test_clean(tmp_path):

@@ -305,7 +305,8 @@ def test_ways_and_workspaces_move_the_same_bytes():
     ("online_softmax", "--scores 1,x"), ("online_softmax", "--scores 1,2"), ("online_softmax", "--scale 0"),
     ("online_softmax", "--scale nan"), ("online_softmax", "--scores 1,inf --values 1,2"), ("online_softmax", "--m median"),
     ("online_softmax", "--tile 0"), ("split_kv", "--parts 0"), ("blocked", "--map diagonal"), ("blocked", "--dot"),
-    ("blocked", "--seq-q 5"), ("blocked", "--block-m 0"), ("path", "--machine tpu"), ("path", "--from L0C"),
+    ("blocked", "--seq-q 5"), ("blocked", "--block-m 0"),
+    ("blocked", "--block-n 99999999999999999999"), ("smem", "--block-m 2147483648"), ("path", "--machine tpu"), ("path", "--from L0C"),
     ("path", "--from L0C --to L3"), ("path", "--drop L0C:UB"), ("path", "--drop L0C"), ("path", "--add L0C:X"),
     ("path", "--drop L0C:GM")])
 def test_wrong_options_are_refused_in_one_line(program, words):
@@ -313,6 +314,14 @@ def test_wrong_options_are_refused_in_one_line(program, words):
     assert done.returncode == 2 and done.stdout == ""
     assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith(f"{program}.py: ")
     assert any(word in done.stderr for word in words.split())  # it names the option or the value
+
+
+@pytest.mark.parametrize("program, words", [("operand", []), ("operand", ["bogus"]), ("operand", ["32"]), ("operand", ["5"]),
+                                            ("variants", []), ("variants", ["bogus"]), ("variants", ["split", "2"])])
+def test_pictures_of_nothing_are_refused_in_one_line(program, words):
+    done = subprocess.run([sys.executable, DIAGRAMS / f"{program}.py", *words], capture_output=True, text=True, input="")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith(f"{program}.py: ")
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

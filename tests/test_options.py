@@ -316,6 +316,8 @@ def half(*shape):
     ([*FILES, "--sinks", "sinks.npy"], dict(sinks=np.zeros(3, "f4")), ["--sinks sinks.npy", "3 values", "[H], and 2"]),
     ([*FILES, "--sinks", "sinks.npy"], dict(sinks=np.zeros((1, 2), "f4")), ["--sinks sinks.npy", "2 dimensions"]),
     ([*FILES, "--sinks", "sinks.npy"], dict(sinks=np.zeros(2, "f2")), ["--sinks sinks.npy is f16", "f32"]),
+    ([*FILES, "--sinks", "sinks.npy"], dict(sinks=np.array([0, np.inf], "f4")), ["--sinks sinks.npy is inf at head 1"]),
+    ([*FILES, "--sinks", "sinks.npy"], dict(sinks=np.array([np.nan, 0], "f4")), ["--sinks sinks.npy is NaN at head 0"]),
     # files that are none
     ([*VARLEN[:-1], "missing.npy"], {}, ["--cu-seqlens-kv: missing.npy", "No such file"]),
     ([*FILES, "--sinks", "missing.npy"], {}, ["--sinks: missing.npy", "No such file"]),
@@ -423,6 +425,22 @@ def test_sizes_that_do_not_fit(step, sizes, runner):
     needed, free = map(int, re.search(r"needs (\d+) bytes and (\d+) are free", line).groups())
     batch, heads, seq_q, seq_kv = sizes
     assert needed >= 2 * 64 * 2 * batch * heads * (seq_q + seq_kv) * (1 - 1e-9) and free < needed
+
+
+@pytest.mark.parametrize("keys, block_size, words", [
+    (2 ** 31 - 65536, 0, ["Skv=2147418112", "2147418111 rows or keys at most"]),
+    (2 ** 31 - 1, 0, ["Skv=2147483647", "2147418111"]),
+    (16 * 10 ** 8, 15 * 10 ** 8, ["--block-size 1500000000", "Skv=1600000000", "beyond 2147483647"])])
+def test_more_keys_than_32_bits_count(keys, block_size, words, runner):
+    """One page, 2048 times in the table: the files are small."""
+    page = 1 << 20
+    for name, shape in dict(q=(1, 1, 1, 8), k=(1, page, 1, 8), v=(1, page, 1, 8)).items():
+        np.save(runner.folder / f"{name}.npy", np.zeros(shape, np.float16))
+    np.save(runner.folder / "table.npy", np.zeros((1, 2048), np.int32))
+    np.save(runner.folder / "lens.npy", np.array([keys], np.int64))
+    np.save(runner.folder / "mask.npy", np.ones((1, 2), bool))
+    mask = ["--block-mask", "mask.npy", "--block-size", block_size] if block_size else []
+    refused(runner, SIX, [*PAGED, *mask, "--no-check", "--no-observe"], *words)
 
 
 def test_the_workspace_of_step01(runner):
@@ -615,6 +633,55 @@ def test_two_outputs_of_one_name(first, second, name, other, runner):
     refused(runner, ONE, [*SMALL, first, name, second, other], f"{first} {name}", f"{second} {other}", "overwrite")
 
 
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("option, path", [("--q", "q.npy"), ("--k", "./k.npy"), ("--v", "alias"),
+                                          ("--previous-out", "p.npy"), ("--previous-lse", "p.npy")])
+def test_an_output_over_an_input(output, option, path, runner):
+    save_inputs(runner.folder)
+    (runner.folder / "p.npy").write_text("an earlier result")
+    (runner.folder / "alias").symlink_to("v.npy")
+    words = [*FILES, *([] if option in FILES else [option, path]), output, path]
+    refused(runner, ONE, words, f"{output} {path}", f"{option} ", "overwrite")
+
+
+def test_a_sink_is_not_overwritten(runner):
+    save_variants(runner.folder, FILES)
+    refused(runner, SIX, [*FILES, "--sinks", "sinks.npy", "--row", "sinks.npy"], "--sinks sinks.npy", "--row sinks.npy")
+
+
+@pytest.mark.parametrize("option", OUTPUTS)
+def test_links_and_modes_stay(option, runner):
+    """Also a link to what is not there yet."""
+    for name in ("older", "closed"):
+        (runner.folder / name).touch(mode=0o600)
+    for name, target in dict(link="older", again="./link", dangling="new").items():
+        (runner.folder / name).symlink_to(target)
+    for path in "closed", "again", "dangling":
+        assert runner.run(ONE, *SMALL, option, path).returncode == 0
+    assert sorted(p.name for p in runner.folder.iterdir()) == ["again", "closed", "dangling", "link", "new", "older"]
+    assert all((runner.folder / name).is_symlink() for name in ("link", "again", "dangling"))
+    for name, mode in dict(older=0o600, closed=0o600, new=None).items():
+        status = (runner.folder / name).stat()
+        assert status.st_size > 0 and mode in (None, status.st_mode & 0o777)
+
+
+@pytest.mark.parametrize("option", OUTPUTS)
+def test_a_long_name(option, runner):
+    """As long as a file's name can be: none is left for what is written first."""
+    name = "x" * 255
+    assert runner.run(ONE, *SMALL, option, name).returncode == 0
+    assert [p.name for p in runner.folder.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("words", [SMALL, ["--help"], [*SMALL, "--no-observe"]])
+def test_a_full_disk_under_standard_output(words):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([binary(ONE), *words], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "standard output" in done.stderr
+
+
 def test_outputs_of_the_same_name_in_two_folders(runner):
     for name in ("a", "b"):
         (runner.folder / name).mkdir()
@@ -651,6 +718,9 @@ def test_outputs_without_the_right_to_write(option, unprivileged):
     (unprivileged.folder / "closed").mkdir(mode=0o555)
     done = unprivileged.run(ONE, *SMALL, option, "closed/x")
     assert_refused(done, (option, "closed/x", "may not be written"))
+    (unprivileged.folder / "link").symlink_to("closed/x")
+    assert_refused(unprivileged.run(ONE, *SMALL, option, "link"), (option, "link", "may not be written"))
+    (unprivileged.folder / "link").unlink()
     (unprivileged.folder / "older").write_text("older")
     (unprivileged.folder / "older").chmod(0o444)
     others = [word for pair in OUTPUTS.items() if pair[0] != option for word in pair]

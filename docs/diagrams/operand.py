@@ -24,8 +24,12 @@ def places(layout, lane):
 
 
 def main():
-    lane = int(sys.argv[1])
-    c, a = (line for line in sys.stdin if re.match(r"\(\(", line))
+    lane = int(sys.argv[1]) if sys.argv[1:] in [[str(lane)] for lane in range(32)] else None
+    layouts = [line for line in sys.stdin if re.match(r"\(\(", line)] if lane is not None else []
+    if len(layouts) != 2:
+        print("operand.py: it takes a lane, 0 to 31, and reads the layouts C and A from build/layout", file=sys.stderr)
+        sys.exit(2)
+    c, a = layouts
     pieces = [(name, i, row, column + 8 * right) for right, name in enumerate(("left", "right"))
               for i, (row, column) in enumerate(places(c, lane))]
     operand = places(a, lane)

@@ -108,7 +108,11 @@ def varlen(lengths=(3, 0, 5), block_m=4):
                 print(f"  q:r{starts[s] + first} -> block{s}_{number}")
 
 
+PICTURES = {name: masks for name in MASKS} | {"split": split, "paged": paged, "gqa": gqa, "varlen": varlen}
+if len(sys.argv) != 2 or sys.argv[1] not in PICTURES:
+    print(f"variants.py: it draws one of {', '.join(PICTURES)}", file=sys.stderr)
+    sys.exit(2)
 print('digraph variants {\n  bgcolor="white"\n  node [shape=plain fontname="monospace" fontsize=11]')
 print('  edge [fontname="monospace" fontsize=10]')
-masks(sys.argv[1]) if sys.argv[1] in MASKS else {"split": split, "paged": paged, "gqa": gqa, "varlen": varlen}[sys.argv[1]]()
+PICTURES[sys.argv[1]](*sys.argv[1:] if sys.argv[1] in MASKS else ())
 print("}")

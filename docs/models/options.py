@@ -4,6 +4,9 @@ import math
 import sys
 
 
+MOST = 2 ** 31 - 1
+
+
 class Options(argparse.ArgumentParser):
     """argparse, but a wrong option is one line on standard error and exit status 2."""
 
@@ -16,9 +19,9 @@ class Options(argparse.ArgumentParser):
 
 
 def positive(text):
-    """A whole number from 1 up."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+    """A whole number that fits in an array's index."""
+    if not text.isdecimal() or not 1 <= int(text) <= MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MOST}")
     return int(text)
 
 
