@@ -111,15 +111,15 @@ static void check_shared(Worker *w, const char *address, int size, Access access
     races_shared(w, offset, size, access, pc);
 }
 
-/* Memory cannot lie near 0, where a null pointer leads, nor above the addresses of a program, where one leads that nothing
- * has written. */
+/* Memory cannot lie near 0, where a null pointer leads, nor above the addresses of a program, where one leads that
+ * nothing has written. */
 static int may_be_memory(const char *address)
 {
     const uint64_t low = 64 * 1024, high = (uint64_t)1 << 48;
     return (uint64_t)(uintptr_t)address - low < high - low;
 }
 
-static void report_no_memory(const char *address, int size, int is_store, const void *pc)
+static __attribute__((noreturn)) void report_no_memory(const char *address, int size, int is_store, const void *pc)
 {
     report_error(pc, 0, "%s: %s out of bounds: %s %s %d bytes at address 0x%llx: a null or uninitialised pointer",
                  report_place(pc), is_store ? "store" : "load", report_thread(), is_store ? "writes" : "reads", size,
