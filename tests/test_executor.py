@@ -3,6 +3,7 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import subprocess
 
 import numpy as np
@@ -36,8 +37,9 @@ def test_a_right_kernel_has_no_report(faults):
     assert np.array_equal(np.loadtxt(done.stdout.splitlines()[1:]), expected)
 
 
-def test_ordered_accesses_are_no_race(faults):
-    done = faults("no_race")
+@pytest.mark.parametrize("name", ["no_race", "no_race_when_read_again", "early_waits", "partial_right"])
+def test_ordered_accesses_are_no_race(faults, name):
+    done = faults(name)
     assert done.returncode == 0 and done.stderr == ""
 
 
@@ -55,6 +57,9 @@ def test_a_vote(faults):
     ("offset_overflow", "load out of bounds"),
     ("uninitialised", "uninitialised: .* reads byte 0 of never_written"),
     ("shared_past_end", "store out of bounds: .* warp 1, lane 31 writes 4 bytes at byte 256 of shared memory"),
+    ("shared_far_below", "store out of bounds: .* writes 4 bytes at byte -80000 of shared memory"),
+    ("shared_far_above", "load out of bounds: .* reads 4 bytes at byte 32000000 of shared memory"),
+    ("null_pointer", "load out of bounds: .* lane 0 reads 4 bytes at address 0x0: a null or uninitialised pointer"),
     ("misaligned", "misaligned: .* reads 16 bytes at byte 4 of in"),
     ("barrier_not_reached", "waits in __syncthreads for block ., warp 1, lane 0, which has returned"),
     ("two_barriers", "__syncthreads"),
@@ -66,6 +71,11 @@ def test_a_vote(faults):
     ("lane_not_in_mask", "lane 16 calls __shfl_sync with mask 0x0000ffff, in which it is not itself"),
     ("source_not_in_mask", "reads lane 16 in __shfl_sync, which is not in mask 0x0000ffff"),
     ("absent_lane", "lane 7, which has returned"),
+    ("partial_shuffle", "__shfl_sync for block ., warp 1, lane 16, which does not exist: the block has 48 threads"),
+    ("partial_syncwarp", "lane 0 waits in __syncwarp for block ., warp 1, lane 16, which does not exist"),
+    ("partial_ldmatrix", "lane 0 waits in ldmatrix for block ., warp 1, lane 16, which does not exist"),
+    ("race_with_one_reader", "lane 0 writes byte .*, which block ., warp ., lane 2 read at"),
+    ("race_with_an_older_reader", "lane 0 writes byte .*, which block ., warp ., lane 30 read at"),
     ("race_between_warps", "race: .* byte .* of shared memory, .*: no .* lies between"),
     ("race_within_a_warp", "race: .* byte .* of shared memory, .*: no .* lies between"),
     ("race_past_a_partial_mask", "race: .* byte .* of shared memory, .*: no .* lies between"),
@@ -75,8 +85,10 @@ def test_a_vote(faults):
     ("copy_without_barrier", "race: .* reads byte"),
     ("copy_without_use", "the copy is in flight when .* returns from the kernel, no cp_async_wait has covered it"),
     ("copy_outside", "cp.async at byte 256 of shared memory, which has 256"),
+    ("copy_from_shared", "cp.async from an address that is not in global memory"),
     ("ldmatrix_misaligned", "ldmatrix at byte .* of shared memory, .* at a multiple of 16"),
     ("race_between_blocks", "race between blocks: .* writes byte 0 of out, which another block wrote"),
+    ("early_overwrites", "race between kernels: .* of in, which the kernel before read .* no wait_for_previous_kernel"),
     ("block_overwrites_what_all_read", "race between blocks: .* of out, which another block"),
 ])
 def test_faults_are_named_by_line(faults, name, words):
@@ -86,6 +98,20 @@ def test_faults_are_named_by_line(faults, name, words):
     assert f"faults.cu:{line_of(f'FAULT({name})')}" in done.stderr
     if f"OTHER({name})" in SOURCE.read_text():
         assert f"faults.cu:{line_of(f'OTHER({name})')}" in done.stderr
+
+
+def test_lines_wherever_the_checkout_lies(tmp_path):
+    """Below another folder named common, and with an apostrophe in the path: lines of the kernel, not of helpers."""
+    copy = tmp_path / "it's" / "common" / "f"
+    for folder in ("common", "step02_online_softmax", "step03_tiled_smem"):
+        shutil.copytree(ROOT / folder, copy / folder)
+    shutil.copy(ROOT / "Makefile", copy)
+    done = subprocess.run(["make", "bug-step03", "BUG=no_barrier_after_copy", "BACKEND=cpu", f"CC={CC}"], cwd=copy,
+                          capture_output=True, text=True)
+    kernel = "step03_tiled_smem/attention.cu"
+    lines = re.search(rf"error: {kernel}:(\d+): .* at {kernel}:(\d+):", done.stderr)
+    source = (ROOT / kernel).read_text().splitlines()
+    assert lines and "LOAD16(" in source[int(lines[1]) - 1] and "STORE16(" in source[int(lines[2]) - 1], done.stderr
 
 
 def test_wavefronts_are_those_of_the_hardware(tmp_path):

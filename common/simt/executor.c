@@ -57,9 +57,29 @@ static const char *meeting_name(Meeting meeting)
     return names[meeting];
 }
 
+/* A mask may name lanes that a block's last, partial warp does not have.  Returns 1 if somebody waits for one. */
+static int report_lane_beyond_block(Worker *w)
+{
+    for (int t = (w->warps - 1) * LANES; t < w->threads; t++) {
+        const Thread *waiting = &w->thread[t];
+        if (waiting->waits_in == MEET_NONE || waiting->waits_in == MEET_SYNCTHREADS) continue;
+        for (int lane = w->threads % LANES; lane && lane < LANES; lane++) {
+            if (!(waiting->mask >> lane & 1)) continue;
+            char who[64];
+            snprintf(who, sizeof who, "%s", report_lane(t / LANES, t % LANES));
+            report_error(waiting->pc, 0, "%s: %s waits in %s for %s, which does not exist: the block has %d threads",
+                         report_place(waiting->pc), who, meeting_name(waiting->waits_in),
+                         report_lane(t / LANES, lane), w->threads);
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Nobody can run, and not all have returned: some wait for others that will never come. */
 static void report_deadlock(Worker *w)
 {
+    if (report_lane_beyond_block(w)) return; /* why others may be waiting, too */
     for (int t = 0; t < w->threads; t++) {
         const Thread *waiting = &w->thread[t];
         if (waiting->waits_in == MEET_NONE) continue;
@@ -312,10 +332,11 @@ static void *worker_main(void *argument)
     Launch *launch = argument;
     Worker *w = calloc(1, sizeof *w);
     const size_t shared_bytes = SHARED_LIMIT + 2 * SHARED_GUARD;
-    char *shared = mmap(0, shared_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *shared = mmap(0, shared_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     const size_t stack_bytes = (size_t)launch->threads * STACK_BYTES;
     char *stacks = mmap(0, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (!w || shared == MAP_FAILED || stacks == MAP_FAILED) {
+    if (!w || shared == MAP_FAILED || stacks == MAP_FAILED ||
+        mprotect(shared + SHARED_GUARD, SHARED_LIMIT, PROT_READ | PROT_WRITE)) {
         fprintf(stderr, "%s: no memory for the stacks of a block of %d threads\n", launch->kernel_name, launch->threads);
         exit(2);
     }

@@ -147,7 +147,8 @@ void *backend_alloc(int64_t bytes, const char *name)
     a->base = arena_next + (pages - rounded); /* ends where the page ends: the next byte is out of bounds */
     a->bytes = bytes;
     a->cells = observing ? calloc((size_t)(bytes + 1) / 2, sizeof *a->cells) : NULL;
-    if (observing && !a->cells) {
+    a->early = observing ? calloc((size_t)(bytes + 1) / 2, sizeof *a->early) : NULL;
+    if (observing && (!a->cells || !a->early)) {
         fprintf(stderr, "%s: no memory to observe %lld bytes (--no-observe needs less)\n", name, (long long)bytes);
         exit(2);
     }
@@ -165,6 +166,7 @@ void backend_free(void *device)
     const int64_t pages = (a->bytes + (a->base - first) + page - 1) / page * page;
     mmap(first, (size_t)pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     free(a->cells);
+    free(a->early);
     memset(a, 0, sizeof *a);
 }
 

@@ -111,6 +111,22 @@ static void check_shared(Worker *w, const char *address, int size, Access access
     races_shared(w, offset, size, access, pc);
 }
 
+/* Memory cannot lie near 0, where a null pointer leads, nor above the addresses of a program, where one leads that
+ * nothing has written. */
+static int may_be_memory(const char *address)
+{
+    const uint64_t low = 64 * 1024, high = (uint64_t)1 << 48;
+    return (uint64_t)(uintptr_t)address - low < high - low;
+}
+
+static __attribute__((noreturn)) void report_no_memory(const char *address, int size, int is_store, const void *pc)
+{
+    report_error(pc, 0, "%s: %s out of bounds: %s %s %d bytes at address 0x%llx: a null or uninitialised pointer",
+                 report_place(pc), is_store ? "store" : "load", report_thread(), is_store ? "writes" : "reads", size,
+                 (unsigned long long)(uintptr_t)address);
+    simt_stop_block();
+}
+
 /* ---- counting by warp instruction ---- */
 
 static void count_site(Site *site)
@@ -150,7 +166,8 @@ void observe(const void *pointer, int size, Access access, const void *pc)
     Space space;
     if (simt_in_arena(address)) space = SPACE_GLOBAL;
     else if ((uint64_t)(address - (w->shared - SHARED_GUARD)) < SHARED_LIMIT + 2 * SHARED_GUARD) space = SPACE_SHARED;
-    else return; /* a local array, or a table of constants */
+    else if (may_be_memory(address)) return; /* a local array, or a table of constants */
+    else report_no_memory(address, size, is_store, pc);
     if (space == SPACE_GLOBAL) check_global(w, address, size, is_store, pc);
     else check_shared(w, address, size, access, pc);
     if (simt_tracing && access <= ACCESS_LDMATRIX) /* a copy is traced where both its addresses are known */

@@ -4,8 +4,9 @@
  * them: a __syncthreads, or within a warp a __syncwarp of both lanes (directly or through others).  A shuffle, ldmatrix
  * or mma makes lanes meet but does not order their memory accesses.  Each cell remembers its last write and its last
  * reads; barriers are counted (epoch), and for each pair of lanes the last __syncwarp that tells one of the other's
- * accesses (a vector clock).  A cp.async writes when it is started and is in flight until its thread waits for it;
- * after that it is a write of that thread, made at the moment of the wait.
+ * accesses (a vector clock).  A lane that reads knows of some reads before it, and these are forgotten: who comes after
+ * the new read comes after them too.  A cp.async writes when it is started and is in flight until its thread waits for
+ * it; after that it is a write of that thread, made at the moment of the wait.
  *
  * Global memory: blocks of one launch must not touch a cell that one of them writes. */
 #include "simt.h"
@@ -17,12 +18,17 @@ enum { CELL = 2, CELLS = SHARED_LIMIT / CELL, MAX_PENDING = 32 };
 
 typedef struct Cell {
     uint32_t write_epoch, write_time;            /* epoch 0: never; time: of the writer's warp */
-    uint32_t read_epoch, read_time, read_lanes;  /* of the warp that read last */
+    uint32_t read_epoch, read_time, read_lanes;  /* of the warp that read last; lanes: whose reads no other has seen */
     uint32_t other_epoch;                        /* a reader of another warp in this epoch */
-    int16_t writer, reader, other_reader;        /* threads */
-    int16_t in_flight;                           /* 1: by a cp.async that has not landed */
+    int16_t writer, reader, other_reader;        /* threads; reader: one that read at read_pc */
+    int8_t in_flight;                            /* 1: by a cp.async that has not landed */
+    int8_t differ;                               /* 1: read_lanes read at different times or places, see Read */
     uint32_t write_pc, read_pc, other_pc;        /* relative to report_base() */
 } Cell;
+
+typedef struct Read {
+    uint32_t time, pc;
+} Read;
 
 typedef struct Races {
     uint32_t epoch, block_epoch; /* barriers so far; at the block's start */
@@ -35,6 +41,7 @@ typedef struct Races {
     } unwritten[MAX_PENDING]; /* reads of cells that nothing has written, in the order of the run */
     int unwritten_count, raced; /* raced: in this block, which may be why something was not written */
     Cell cell[CELLS];
+    Read read[CELLS][LANES]; /* of cells whose reads differ; of the others no page is ever touched */
 } Races;
 
 Races *races_create(void)
@@ -121,6 +128,57 @@ static void report_race(Worker *w, int64_t offset, const void *pc, const char *d
                  report_place(absolute(other_pc)), missing);
 }
 
+static Read read_of(const Races *r, const Cell *c, int lane)
+{
+    const Read common = {c->read_time, c->read_pc};
+    return c->differ ? r->read[c - r->cell][lane] : common;
+}
+
+/* The running lane reads, and other lanes of its warp have read at another time or place. */
+static __attribute__((noinline)) void add_read(Races *r, const Worker *w, Cell *c, Read new)
+{
+    const uint32_t own = 1u << w->lane, *known = r->known[w->warp][w->lane];
+    if ((c->read_lanes & own) && read_of(r, c, w->lane).time == new.time) return; /* the first place is kept */
+    c->read_lanes &= ~own;
+    for (unsigned rest = c->read_lanes; rest; rest &= rest - 1) {
+        const int lane = __builtin_ctz(rest);
+        if (known[lane] > read_of(r, c, lane).time) c->read_lanes &= ~(1u << lane);
+    }
+    Read *reads = r->read[c - r->cell];
+    if (c->read_lanes) {
+        for (unsigned rest = c->differ ? 0 : c->read_lanes; rest; rest &= rest - 1)
+            reads[__builtin_ctz(rest)] = read_of(r, c, 0);
+        reads[w->lane] = new;
+    }
+    c->differ = c->read_lanes != 0;
+    c->read_time = new.time;
+    c->read_pc = new.pc;
+    c->read_lanes |= own;
+    c->reader = (int16_t)(w->warp * LANES + w->lane);
+}
+
+static void note_read(Races *r, const Worker *w, Cell *c, uint32_t pc)
+{
+    const Read new = {r->time[w->warp], pc};
+    const uint32_t own = 1u << w->lane;
+    if (c->read_epoch == r->epoch && c->reader / LANES == w->warp) {
+        if (!c->differ && c->read_time == new.time && (c->read_pc == pc || (c->read_lanes & own))) c->read_lanes |= own;
+        else add_read(r, w, c, new);
+        return;
+    }
+    if (c->read_epoch == r->epoch) {
+        c->other_epoch = c->read_epoch;
+        c->other_reader = c->reader;
+        c->other_pc = c->read_pc;
+    }
+    c->read_epoch = r->epoch;
+    c->read_time = new.time;
+    c->read_lanes = own;
+    c->differ = 0;
+    c->reader = (int16_t)(w->warp * LANES + w->lane);
+    c->read_pc = pc;
+}
+
 static void check_read(Races *r, Worker *w, Cell *c, int64_t offset, const void *pc)
 {
     const int thread = w->warp * LANES + w->lane;
@@ -140,19 +198,7 @@ static void check_read(Races *r, Worker *w, Cell *c, int64_t offset, const void 
                     c->writer / LANES == w->warp ? "no __syncwarp or __syncthreads lies between"
                                                  : "no __syncthreads lies between");
     }
-    if (c->read_epoch == r->epoch && c->reader == thread && c->read_time == r->time[w->warp]) return; /* as before */
-    if (c->read_epoch == r->epoch && c->reader / LANES != w->warp) {
-        c->other_epoch = c->read_epoch;
-        c->other_reader = c->reader;
-        c->other_pc = c->read_pc;
-        c->read_lanes = 0;
-    } else if (c->read_epoch != r->epoch)
-        c->read_lanes = 0;
-    c->read_epoch = r->epoch;
-    c->read_time = r->time[w->warp];
-    c->read_lanes |= 1u << w->lane;
-    c->reader = (int16_t)thread;
-    c->read_pc = relative(pc);
+    note_read(r, w, c, relative(pc));
 }
 
 static void check_write(Races *r, Worker *w, Cell *c, int64_t offset, int is_async, const void *pc)
@@ -166,19 +212,25 @@ static void check_write(Races *r, Worker *w, Cell *c, int64_t offset, int is_asy
     else if (written && !ordered(r, w, c->write_epoch, c->write_time, c->writer))
         report_race(w, offset, pc, does, c->writer, c->write_pc, "wrote", pc, "no barrier lies between");
     if (c->read_epoch == r->epoch) {
-        int racing = c->reader / LANES != w->warp;
-        for (unsigned rest = racing ? 0 : c->read_lanes & ~(1u << w->lane); rest && !racing; rest &= rest - 1)
-            racing = r->known[w->warp][w->lane][__builtin_ctz(rest)] <= c->read_time;
-        if (racing) {
-            report_race(w, offset, pc, does, c->reader, c->read_pc, "read", pc, missing);
-        } else if (c->other_epoch == r->epoch && c->other_reader / LANES != w->warp) {
-            report_race(w, offset, pc, does, c->other_reader, c->other_pc, "read", pc, missing);
+        int reader = c->reader / LANES != w->warp ? c->reader : -1; /* one that this write races with */
+        uint32_t read_pc = c->read_pc;
+        for (unsigned rest = c->read_lanes & ~(1u << w->lane); rest && reader < 0; rest &= rest - 1) {
+            const int lane = __builtin_ctz(rest);
+            const Read read = read_of(r, c, lane);
+            if (r->known[w->warp][w->lane][lane] > read.time) continue;
+            reader = w->warp * LANES + lane;
+            read_pc = read.pc;
         }
+        if (reader < 0 && c->other_epoch == r->epoch) { /* of another warp than the reads above */
+            reader = c->other_reader;
+            read_pc = c->other_pc;
+        }
+        if (reader >= 0) report_race(w, offset, pc, does, reader, read_pc, "read", pc, missing);
     }
     c->write_epoch = r->epoch;
     c->write_time = r->time[w->warp];
     c->writer = (int16_t)thread;
-    c->in_flight = (int16_t)is_async;
+    c->in_flight = (int8_t)is_async;
     c->write_pc = relative(pc);
 }
 
@@ -210,6 +262,19 @@ void races_landed(Worker *w, int64_t offset)
     }
 }
 
+/* The running thread races with block number other, of this launch or of the kernel before. */
+static __attribute__((noinline)) void report_global_race(const Worker *w, const Allocation *array, int64_t offset,
+                                                         int is_store, const void *pc, uint32_t other, const char *did,
+                                                         uint32_t other_pc)
+{
+    const int before = other < w->launch->first_number; /* the kernel before, which may still run */
+    report_error(is_store || before ? pc : absolute(other_pc), 0,
+                 "%s: race between %s: %s %s byte %lld of %s, which %s %s at %s: %s", report_place(pc),
+                 before ? "kernels" : "blocks", report_thread(), is_store ? "writes" : "reads", (long long)offset,
+                 array->name, before ? "the kernel before" : "another block", did, report_place(absolute(other_pc)),
+                 before ? "no wait_for_previous_kernel comes first" : "blocks of one launch run in any order");
+}
+
 /* Workers run blocks at the same time and without locks here: whichever of two accesses comes second sees the first. */
 void races_global(Worker *w, Allocation *array, int64_t offset, int size, int is_store, const void *pc)
 {
@@ -218,28 +283,30 @@ void races_global(Worker *w, Allocation *array, int64_t offset, int size, int is
     for (int64_t cell = offset / 2; cell <= (offset + size - 1) / 2; cell++) {
         GlobalCell *c = &array->cells[cell];
         const uint32_t writer = c->writer, reader = c->reader;
-        const int write_race = writer >= first && writer != number;
         if (!is_store && !writer && !simt_observed_blocks()) /* in a sample, another block may have written it unseen */
             report_error(pc, 0, "%s: uninitialised: %s reads byte %lld of %s, which nothing has written",
                          report_place(pc), report_thread(), (long long)offset, array->name);
-        if (write_race || (is_store && reader >= first && (reader != number || c->readers))) {
-            const uint32_t other_pc = write_race ? c->write_pc : c->read_pc;
-            const int before = (write_race ? writer : reader) < own; /* the kernel before, which may still run */
-            report_error(is_store || before ? pc : absolute(other_pc), 0,
-                         "%s: race between %s: %s %s byte %lld of %s, which %s %s at %s: %s", report_place(pc), before ? "kernels" : "blocks", report_thread(),
-                         is_store ? "writes" : "reads", (long long)offset, array->name,
-                         before ? "the kernel before" : "another block", write_race ? "wrote" : "read",
-                         report_place(absolute(other_pc)), before ? "no wait_for_previous_kernel comes first"
-                                                                  : "blocks of one launch run in any order");
+        if (writer >= first && writer != number)
+            report_global_race(w, array, offset, is_store, pc, writer, "wrote", c->write_pc);
+        else if (is_store && reader >= first && (reader != number || c->readers))
+            report_global_race(w, array, offset, is_store, pc, reader, "read", c->read_pc);
+        else if (is_store && first < own) { /* the own block has read it since, after the kernel before */
+            const EarlyRead read = array->early[cell];
+            if (read.reader >= first && read.reader < own)
+                report_global_race(w, array, offset, is_store, pc, read.reader, "read", read.pc);
         }
         if (is_store) {
             c->writer = number;
             c->write_pc = relative(pc);
         } else if (reader < own) {
+            if (reader >= w->launch->racing_number) { /* only where the launch is early */
+                array->early[cell].reader = reader;
+                array->early[cell].pc = c->read_pc;
+            }
             c->reader = number;
             c->readers = 0;
             c->read_pc = relative(pc);
-        } else if (reader != number)
+        } else if (reader != number && !c->readers) /* a store of the same would take the line from other cores */
             c->readers = 1;
     }
 }

@@ -35,6 +35,19 @@ static int find_place(const void *pc)
     return i;
 }
 
+/* Does the file lie in common/ or common/simt/ itself?  The checkout may lie below another folder of that name. */
+static int in_common(const char *path)
+{
+    static const char *const folders[] = {"common/", "common/simt/"};
+    const char *file = strrchr(path, '/');
+    for (int i = 0; file && i < 2; i++) {
+        const int64_t length = (int64_t)strlen(folders[i]), rest = file + 1 - path - length;
+        if (rest < 0 || (rest > 0 && path[rest - 1] != '/')) continue;
+        if (strncmp(path + rest, folders[i], (size_t)length) == 0) return 1;
+    }
+    return 0;
+}
+
 /* One line of the tool's answer, "path:line": the chain of inlined calls comes innermost first, and the first line that
  * lies outside of common/ is the kernel's own. */
 static void take_line(int place, char *line, int *found)
@@ -49,39 +62,55 @@ static void take_line(int place, char *line, int *found)
     memmove(line, open + 1, strlen(open + 1) + 1);
 #endif
     char *colon = strrchr(line, ':');
-    const int inside_common = strstr(line, "common/") != NULL;
-    if (!colon || line[0] == '?' || *found == 2 || (*found && inside_common)) return;
-    places[place].line = atoi(colon + 1);
-    snprintf(places[place].path, sizeof places[place].path, "%.*s", (int)(colon - line), line);
+    if (!colon || line[0] == '?' || *found == 2) return;
+    const int number = atoi(colon + 1);
+    *colon = 0;
+    const int inside_common = in_common(line);
+    if (*found && inside_common) return;
+    places[place].line = number;
+    snprintf(places[place].path, sizeof places[place].path, "%.1023s", line);
     char *name = strrchr(line, '/'); /* directory/file:line says enough */
     while (name && name > line && name[-1] != '/') name--;
-    snprintf(places[place].text, sizeof places[place].text, "%.150s", name ? name : line);
+    snprintf(places[place].text, sizeof places[place].text, "%.140s:%d", name ? name : line, number);
     *found = inside_common ? 1 : 2;
+}
+
+/* Makes path one word of a shell command: it stands between apostrophes, and one of its own becomes '\''. */
+static void quote(char *word, const char *path)
+{
+    *word++ = '\'';
+    for (; *path; path++) {
+        if (*path == '\'') word = stpcpy(word, "'\\'");
+        *word++ = *path;
+    }
+    strcpy(word, "'");
 }
 
 /* Asks the tool that comes with the compiler. */
 static void resolve(int first, int count)
 {
-    char path[1024] = "", line[2048];
-    char *command = malloc(4096 + 24 * (size_t)count);
+    char path[1024] = "", quoted[4 * sizeof path + 2], line[2048];
+    char *command = malloc(sizeof quoted + 256 + 24 * (size_t)count);
     int length, found = 0;
     if (!command) return;
 #ifdef __APPLE__
     uint32_t path_size = sizeof path;
     Dl_info info;
     if (_NSGetExecutablePath(path, &path_size) || !dladdr(report_base(), &info)) return;
+    quote(quoted, path);
     length = sprintf(command, "for a in");
-    const char *end = "; do echo 0x; atos -i -fullPath -o '%s' -l %p $a; done 2>/dev/null";
+    const char *end = "; do echo 0x; atos -i -fullPath -o %s -l %p $a; done 2>/dev/null";
 #else
     const ssize_t path_length = readlink("/proc/self/exe", path, sizeof path - 1);
     if (path_length < 0) return;
-    length = sprintf(command, "addr2line -a -i -e '%s'", path);
+    quote(quoted, path);
+    length = sprintf(command, "addr2line -a -i -e %s", quoted);
     const char *end = " 2>/dev/null";
 #endif
     for (int i = first; i < first + count; i++) /* a return address is that of the next instruction */
         length += sprintf(command + length, " 0x%lx", (unsigned long)((uintptr_t)places[i].pc - 1));
 #ifdef __APPLE__
-    sprintf(command + length, end, path, info.dli_fbase);
+    sprintf(command + length, end, quoted, info.dli_fbase);
 #else
     sprintf(command + length, "%s", end);
 #endif

@@ -17,7 +17,7 @@
 
 enum { LANES = 32, MAX_WARPS = 32, MAX_THREADS = LANES * MAX_WARPS };
 enum { SHARED_LIMIT = 227 * 1024 }; /* bytes a block may ask for: the limit of compute capability 9.0 */
-enum { SHARED_GUARD = 64 * 1024 };  /* on either side of shared memory: an index that runs out of it lands here */
+enum { SHARED_GUARD = 64 << 20 };   /* bytes nobody may touch on either side: an index that runs out lands here */
 
 typedef enum Meeting { MEET_NONE, MEET_SYNCTHREADS, MEET_SYNCWARP, MEET_SHFL, MEET_ANY, MEET_LDMATRIX, MEET_MMA } Meeting;
 typedef enum Access { ACCESS_LOAD, ACCESS_STORE, ACCESS_LDMATRIX, ACCESS_ASYNC_LOAD, ACCESS_ASYNC_STORE } Access;
@@ -92,6 +92,7 @@ typedef struct Allocation {
     char *base;
     int64_t bytes;
     struct GlobalCell *cells; /* one for every 2 bytes; NULL if not observed */
+    struct EarlyRead *early;  /* likewise */
 } Allocation;
 /* Blocks are numbered through all launches, from 2 on; 1 stands for the host. */
 typedef struct GlobalCell {
@@ -99,6 +100,10 @@ typedef struct GlobalCell {
     uint32_t readers;             /* 1: other blocks of that launch have read it too */
     uint32_t write_pc, read_pc;   /* where: code address relative to report_base() */
 } GlobalCell;
+/* A read by the kernel before an early launch, of a cell that a block of this launch has read since. */
+typedef struct EarlyRead {
+    uint32_t reader, pc; /* as above; only for such cells is a page of them ever touched */
+} EarlyRead;
 int simt_observing(void);
 int64_t simt_observed_blocks(void);                 /* of each kernel; 0: all of them */
 void simt_catch_faults(void);                       /* in the calling worker: a wild access ends the run with a line */

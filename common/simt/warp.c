@@ -114,6 +114,11 @@ void simt_cp_async(void *shared, const void *global, int bytes)
                      report_thread());
         simt_stop_block();
     }
+    if (bytes && !simt_in_arena(global)) {
+        report_error(pc, 0, "%s: cp.async from an address that is not in global memory (%s)", report_place(pc),
+                     report_thread());
+        simt_stop_block();
+    }
     if (simt_worker->observer) {
         if (bytes) observe(global, 16, ACCESS_ASYNC_LOAD, pc);
         observe(shared, 16, ACCESS_ASYNC_STORE, pc);

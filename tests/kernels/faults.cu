@@ -70,6 +70,26 @@ __global__ void shared_past_end(const Params p)
     p.out[blockIdx.x * N + t] = shared[t];
 }
 
+__global__ void shared_far_below(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    shared[t - 20000] = p.in[t]; /* FAULT(shared_far_below) */
+}
+
+__global__ void shared_far_above(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    p.out[blockIdx.x * N + t] = shared[t + 8000000]; /* FAULT(shared_far_above) */
+}
+
+__global__ void null_pointer(const Params p)
+{
+    const float *nothing = (const float *)(uintptr_t)(p.n - 3 * N);
+    p.out[blockIdx.x * N + threadIdx.x] = nothing[threadIdx.x]; /* FAULT(null_pointer) */
+}
+
 __global__ void misaligned(const Params p)
 {
     const int t = threadIdx.x;
@@ -175,6 +195,34 @@ __global__ void absent_lane(const Params p)
     p.out[blockIdx.x * N + t] = __shfl_sync(FULL_WARP, p.in[t], 0); /* FAULT(absent_lane) */
 }
 
+__global__ void partial_shuffle(const Params p) /* the last warp has 16 lanes */
+{
+    const float x = __shfl_xor_sync(FULL_WARP, p.in[threadIdx.x], 1); /* FAULT(partial_shuffle) */
+    __syncthreads();
+    p.out[blockIdx.x * N + threadIdx.x] = x;
+}
+
+__global__ void partial_syncwarp(const Params p)
+{
+    p.out[blockIdx.x * N + threadIdx.x] = p.in[threadIdx.x];
+    __syncwarp(); /* FAULT(partial_syncwarp) */
+}
+
+__global__ void partial_ldmatrix(const Params p)
+{
+    SHARED(element_t, shared);
+    STORE4(shared + 2 * threadIdx.x, 0);
+    __syncthreads();
+    const uint4 m = ldmatrix_x4(shared + 8 * (threadIdx.x % 8)); /* FAULT(partial_ldmatrix) */
+    p.out[blockIdx.x * N + threadIdx.x] = (float)m.x;
+}
+
+__global__ void partial_right(const Params p) /* no fault: the mask names the lanes that there are */
+{
+    const int t = threadIdx.x;
+    p.out[blockIdx.x * N + t] = __shfl_xor_sync(t < 32 ? FULL_WARP : 0x0000ffffu, p.in[t], 1);
+}
+
 __global__ void no_race(const Params p) /* no fault: barriers of every kind, in chains, order all that is shared */
 {
     SHARED(float, shared);
@@ -194,6 +242,69 @@ __global__ void no_race(const Params p) /* no fault: barriers of every kind, in 
     shared[t] = x;
     __syncthreads();
     p.out[blockIdx.x * N + t] = shared[N - 1 - t];
+}
+
+__global__ void no_race_when_read_again(const Params p) /* no fault: a barrier lies between, if not the last one */
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x, lane = t % 32;
+    shared[t] = p.in[t];
+    __syncwarp();
+    const float neighbour = shared[t ^ 1];
+    __syncwarp();
+    shared[t] += neighbour; /* reads again, after the other lane's read */
+    __syncwarp();
+    const float first = shared[t - lane];
+    __syncwarp();
+    if (lane == 0) shared[t] += 1;
+    __syncwarp();
+    float x = shared[t - lane]; /* all lanes read, then only pairs of them meet */
+    if (lane < 2) {
+        __syncwarp(0x00000003u);
+        if (lane == 1) x += shared[t - lane];
+        __syncwarp(0x00000003u);
+    }
+    __syncwarp(lane < 2 ? 0x00000003u : 0xfffffffcu);
+    __syncwarp();
+    if (lane == 2) x += shared[t - lane];
+    if (lane == 0 || lane == 2) __syncwarp(0x00000005u);
+    x += __shfl_xor_sync(FULL_WARP, 1.0f, 1); /* so that lane 1 reads later than lanes 0 and 2 meet */
+    if (lane == 1) x += shared[t - lane];
+    if (lane <= 1) __syncwarp(0x00000003u);
+    if (lane == 0) shared[t] = first;
+    __syncthreads();
+    p.out[blockIdx.x * N + t] = shared[t] + x;
+}
+
+__global__ void race_with_one_reader(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x, lane = t % 32;
+    shared[t] = p.in[t];
+    __syncthreads();
+    const float x = shared[t - lane + 3]; /* OTHER(race_with_one_reader) */
+    if (lane != 2) __syncwarp(0xfffffffbu);
+    if (lane == 0) shared[t + 3] = x; /* FAULT(race_with_one_reader) */
+    p.out[blockIdx.x * N + t] = x;
+}
+
+__global__ void race_with_an_older_reader(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x, lane = t % 32;
+    shared[t] = p.in[t];
+    __syncthreads();
+    float x = 0;
+    if (lane >= 30) x = shared[t - lane]; /* OTHER(race_with_an_older_reader) */
+    if (lane <= 1) {
+        __syncwarp(0x00000003u); /* the warp's count of barriers goes on, lanes 30 and 31 take no part */
+        if (lane == 1) x = shared[t - lane];
+        __syncwarp(0x00000003u);
+    }
+    if (lane == 0 || lane == 31) __syncwarp(0x80000001u);
+    x += __shfl_xor_sync(FULL_WARP, 1.0f, 1); /* lane 30 has read in any order of the lanes, but nothing says so */
+    if (lane == 0) shared[t] = x; /* FAULT(race_with_an_older_reader) */
+    p.out[blockIdx.x * N + t] = x;
 }
 
 __global__ void race_between_warps(const Params p)
@@ -282,6 +393,19 @@ __global__ void copy_outside(const Params p)
     p.out[blockIdx.x * N + t] = 0;
 }
 
+__global__ void copy_from_shared(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    shared[t] = p.in[t];
+    __syncthreads();
+    if (t == 0) cp_async16(shared, shared + 16, 16); /* FAULT(copy_from_shared) */
+    cp_async_commit();
+    cp_async_wait(0);
+    __syncthreads();
+    p.out[blockIdx.x * N + t] = shared[t];
+}
+
 __global__ void ldmatrix_misaligned(const Params p)
 {
     SHARED(element_t, shared);
@@ -306,8 +430,38 @@ __global__ void block_overwrites_what_all_read(const Params p)
     if (blockIdx.x == gridDim.x - 1) p.out[t] = x + 1; /* FAULT(block_overwrites_what_all_read) */
 }
 
+__global__ void reads_all(const Params p) /* the kernel before the early ones */
+{
+    const int t = blockIdx.x * N + threadIdx.x;
+    p.out[t] = p.in[t]; /* OTHER(early_overwrites) */
+}
+
+__global__ void early_overwrites(const Params p)
+{
+    float *in = (float *)p.in + blockIdx.x * N;
+    const float x = in[threadIdx.x];
+    in[threadIdx.x] = x + 7; /* FAULT(early_overwrites) */
+    wait_for_previous_kernel();
+}
+
+__global__ void early_waits(const Params p) /* no fault: both kernels read, and this one waits before it writes */
+{
+    float *in = (float *)p.in + blockIdx.x * N;
+    const float x = in[threadIdx.x];
+    wait_for_previous_kernel();
+    in[threadIdx.x] = x + 7;
+    p.out[blockIdx.x * N + threadIdx.x] = x;
+}
+
 #define TRY(kernel)                                                                                                    \
     if (!strcmp(name, #kernel)) LAUNCH(kernel, blocks, N, N * sizeof(float), p)
+#define TRY_PARTIAL(kernel)                                                                                            \
+    if (!strcmp(name, #kernel)) LAUNCH(kernel, blocks, N - 16, N * sizeof(float), p)
+#define TRY_EARLY(kernel)                                                                                              \
+    if (!strcmp(name, #kernel)) {                                                                                      \
+        LAUNCH(reads_all, blocks, N, 0, p);                                                                            \
+        LAUNCH_EARLY(kernel, blocks, N, 0, p);                                                                         \
+    }
 
 int main(int argc, char **argv)
 {
@@ -330,6 +484,9 @@ int main(int argc, char **argv)
     TRY(offset_overflow);
     TRY(uninitialised);
     TRY(shared_past_end);
+    TRY(shared_far_below);
+    TRY(shared_far_above);
+    TRY(null_pointer);
     TRY(misaligned);
     TRY(barrier_not_reached);
     TRY(two_barriers);
@@ -342,7 +499,14 @@ int main(int argc, char **argv)
     TRY(lane_not_in_mask);
     TRY(source_not_in_mask);
     TRY(absent_lane);
+    TRY_PARTIAL(partial_shuffle);
+    TRY_PARTIAL(partial_syncwarp);
+    TRY_PARTIAL(partial_ldmatrix);
+    TRY_PARTIAL(partial_right);
     TRY(no_race);
+    TRY(no_race_when_read_again);
+    TRY(race_with_one_reader);
+    TRY(race_with_an_older_reader);
     TRY(race_between_warps);
     TRY(race_within_a_warp);
     TRY(race_past_a_partial_mask);
@@ -352,9 +516,12 @@ int main(int argc, char **argv)
     TRY(copy_without_barrier);
     TRY(copy_without_use);
     TRY(copy_outside);
+    TRY(copy_from_shared);
     TRY(ldmatrix_misaligned);
     TRY(race_between_blocks);
     TRY(block_overwrites_what_all_read);
+    TRY_EARLY(early_overwrites);
+    TRY_EARLY(early_waits);
     backend_synchronize();
     const Counters c = backend_counters();
     if (c.errors) return 1;
