@@ -4,9 +4,8 @@
 IS_CLANG := $(findstring clang,$(shell $(CC) --version 2>/dev/null))
 NATIVE   := $(shell for f in -march=native -mcpu=native; do $(CC) $$f -E -x c /dev/null >/dev/null 2>&1 && echo $$f && break; done)
 CFLAGS   ?= -O2
-# NaN and infinity are results here: -ffast-math, which denies them, is taken back.
-HOST_FLAGS   = -std=gnu11 $(CFLAGS) -fno-fast-math -fno-finite-math-only $(NATIVE) \
-               -g -Wall -Wextra -MMD -MP -U_FORTIFY_SOURCE
+# NaN and infinity are results here: what denies them is left out.
+HOST_FLAGS   = -std=gnu11 $(filter-out -ffast-math -ffinite-math-only,$(CFLAGS:-Ofast=-O3)) $(NATIVE) -g -Wall -Wextra -MMD -MP -U_FORTIFY_SOURCE
 SETTINGS     = -DHEAD_DIM=$(HEAD_DIM) -DBLOCK_N=$(BLOCK_N) -DWARPS=$(WARPS) -DROW_TILES=$(ROW_TILES) \
                -DSTAGES=$(STAGES) -DELEMENT_BF16=$(if $(filter bf16,$(DTYPE)),1,0)
 # A kernel as C: accesses stay as wide and as many as the source says (common/simt/observer.c counts them).

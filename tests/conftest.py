@@ -24,12 +24,16 @@ DEFAULTS = dict(HEAD_DIM=64, BLOCK_N=64, WARPS=4, ROW_TILES=1, STAGES=2, DTYPE="
 _built = set()
 
 
+def own_environment():
+    """Without what a make around the tests hands down: its ARGS and flags are not those of a make that a test starts."""
+    return {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "ARGS")}
+
+
 def make(*words, check=True):
-    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     with open(ROOT / "tests/conftest.py") as lock:  # pytest-xdist: one worker builds at a time
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = subprocess.run(["make", "--no-print-directory", f"BACKEND={BACKEND}", f"CC={CC}", *words], cwd=ROOT,
-                              capture_output=True, text=True, env=environment)
+                              capture_output=True, text=True, env=own_environment())
     if check:
         assert done.returncode == 0, done.stdout + done.stderr
     return done

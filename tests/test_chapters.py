@@ -1,12 +1,11 @@
 """The chapters of docs/: their pictures, --trace, the glossary, their exercises."""
 import hashlib
-import os
 import re
 import shlex
 import subprocess
 
 import pytest
-from conftest import BACKEND, CC, DEFAULTS, ROOT, binary
+from conftest import BACKEND, CC, DEFAULTS, ROOT, binary, own_environment
 from test_docs import headings, prose
 
 DOCS = ROOT / "docs"
@@ -23,9 +22,8 @@ CHARTS = [shlex.split(line)[1:] for line in re.findall(r"^chart .*", (DOCS / "di
 def test_charts_are_not_stale(name, command):
     """`make docs` draws them anew."""
     binary("step04_pipelined"), binary("step04_pipelined", STAGES=1)
-    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     drawn = subprocess.run(["sh", "-ec", "make -s build/layout >/dev/null; " + command], cwd=ROOT, check=True, capture_output=True,
-                           text=True, env={**environment, "CC": CC, "BACKEND": BACKEND}).stdout
+                           text=True, env={**own_environment(), "CC": CC, "BACKEND": BACKEND}).stdout
     text = (DOCS / f"diagrams/{name}.dot").read_bytes()
     assert text.decode() == drawn, "make docs"
     svg = (DOCS / f"diagrams/{name}.svg").read_text()

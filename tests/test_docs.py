@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BACKEND, CC, DEFAULTS, ROOT, STEPS, binary, make
+from conftest import BACKEND, CC, DEFAULTS, ROOT, STEPS, binary, make, own_environment
 
 HEADINGS = ["Change", "Why", "Picture", "Run", "Look at", "Result", "Still slow because", "Try"]
 CHAPTERS = sorted(ROOT.glob("step*/README.md"))
@@ -121,9 +121,8 @@ def output(command):
         make("build/layout", f"build/{BACKEND}/test_probe")
         words = [w.split("=", 1) for w in words if re.match("(%s)=" % "|".join(DEFAULTS), w)]
         binary(STEPS[0], **{k: v if k == "DTYPE" else int(v) for k, v in words})  # not two workers at a time
-        environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
         printed = subprocess.run(command, shell=True, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
-                                 env={**environment, "CC": CC, "BACKEND": BACKEND}).stdout.splitlines(keepends=True)
+                                 env={**own_environment(), "CC": CC, "BACKEND": BACKEND}).stdout.splitlines(keepends=True)
         return "".join(line for line in printed if not line.startswith("nvcc is here"))
     if command.startswith("python3 docs/models/"):  # by a shell; a wrong option is an answer too
         return subprocess.run(shlex.quote(sys.executable) + command[len("python3"):], shell=True, cwd=ROOT, text=True,

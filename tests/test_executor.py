@@ -8,7 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import BACKEND, CC, ROOT, STEPS, binary, make
+from conftest import BACKEND, CC, ROOT, STEPS, binary, make, own_environment
 
 import compare  # common/, on the path since conftest
 
@@ -107,7 +107,7 @@ def test_lines_wherever_the_checkout_lies(tmp_path):
         shutil.copytree(ROOT / folder, copy / folder)
     shutil.copy(ROOT / "Makefile", copy)
     done = subprocess.run(["make", "bug-step03", "BUG=no_barrier_after_copy", "BACKEND=cpu", f"CC={CC}"], cwd=copy,
-                          capture_output=True, text=True)
+                          capture_output=True, text=True, env=own_environment())
     kernel = "step03_tiled_smem/attention.cu"
     lines = re.search(rf"error: {kernel}:(\d+): .* at {kernel}:(\d+):", done.stderr)
     source = (ROOT / kernel).read_text().splitlines()
