@@ -208,6 +208,14 @@ def test_nan_of_a_sink_stays_in_its_head(runner):
         assert np.all(np.isnan(o[:, 0])) and np.all(np.isnan(lse[:, 0]))
 
 
+@pytest.mark.parametrize("score", [-40, 40])
+def test_no_sink_beside_an_infinite_maximum(score, runner):
+    """scale * m overflows to -inf or inf: P is 1 for the only key all the same, and no sink is not a number beside it."""
+    q, k, v = np.full((1, 1, 16, 64), 0.5, "f2"), np.full((1, 1, 1, 64), score / 32, "f2"), generate(24, 1, 1, 1, 1, 1, 64)[2]
+    o, lse, _ = runner.attend("step06_variants", q, k, v, "--scale", "1e38")
+    assert np.array_equal(o, np.broadcast_to(v, o.shape)) and np.all(lse == np.inf * score)
+
+
 @pytest.mark.parametrize("masks, unseen", [(dict(window=(20, 0)), slice(0, 170)), (dict(window=(0, 30)), slice(0, 190)),
                                            (dict(window=(40, 5), block_causal=8), slice(0, 150)),
                                            (dict(block_mask=np.arange(7)[None] != 3, block_size=32), slice(96, 128))])
