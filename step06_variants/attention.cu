@@ -328,8 +328,8 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
                     LOAD16(q_smem + swizzle(warp_row + pass + row, chunk)));
 }
 
-/* The kernel three times.  Where these options are not given, and where each head has blocks of its own, the compiler
- * is told so: what those paths would need it would keep in registers, taken or not. */
+/* The kernel three times.  Where none of these options is given, and where each head has blocks of its own, the
+ * compiler is told so: what those paths would need it would keep in registers, taken or not. */
 static int needs_lookup(const AttentionParams *p)
 {
     return p->block_table || p->block_mask || p->softcap > 0 || p->block_causal > 0;

@@ -1,6 +1,6 @@
 /* Empties the L2 cache before a timed launch.  memory: `bytes` zeros, several times the cache, that nobody else uses.
  * It is read and not written: lines that a write leaves in the cache have to go out to memory while the timed kernel
- * reads, 8 to 10 us on an H200. */
+ * reads, 7 to 10 us on an H200. */
 #ifndef FLUSH_H
 #define FLUSH_H
 
