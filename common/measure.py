@@ -26,7 +26,8 @@ except ImportError:
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
-STEPS = sorted(p.parent.name for p in ROOT.glob("step0*/attention.cu"))[:5]  # step 06 splits small problems on a GPU
+STEPS = sorted(p.parent.name for p in ROOT.glob("step0*/attention.cu"))
+STEP06 = STEPS[-1]
 DEFAULTS = dict(BLOCK_N=("n", 64), WARPS=("w", 4), ROW_TILES=("r", 1), STAGES=("s", 2))  # as build.mk names a binary
 
 
@@ -50,6 +51,11 @@ def build(backend, step, head_dim, **settings):
     suffix = "".join(f"_{letter}{own[key]}" for key, (letter, default) in DEFAULTS.items() if own[key] != default)
     folder = build_folder(backend) / (f"bugs/{own['BUG']}" if "BUG" in own else "")
     return folder / f"{step}_d{head_dim}_{own['DTYPE']}{suffix}"
+
+
+def always(step):
+    """Arguments without which a step's backends do not make the same launches: step 06 splits small problems on a GPU."""
+    return ["--splits", 1] if step == STEP06 else []
 
 
 def report(program, *arguments):
@@ -108,10 +114,11 @@ def ulp():
     with tempfile.TemporaryDirectory() as folder:
         for head_dim in (64, 128):
             for step in STEPS:
+                own = arguments + always(step)
                 files = {b: [Path(folder) / f"{b}_{n}.npy" for n in ("o", "lse")] for b in ("cpu", "cuda")}
-                report(build("cpu", step, head_dim), *arguments, "--out", files["cpu"][0], "--lse", files["cpu"][1],
+                report(build("cpu", step, head_dim), *own, "--out", files["cpu"][0], "--lse", files["cpu"][1],
                        "--no-observe")
-                done = report(build("cuda", step, head_dim), *arguments, "--out", files["cuda"][0], "--lse",
+                done = report(build("cuda", step, head_dim), *own, "--out", files["cuda"][0], "--lse",
                               files["cuda"][1], "--previous-out", files["cpu"][0], "--previous-lse", files["cpu"][1])
                 cpu, cuda = (ordered(np.load(files[b][0])) for b in ("cpu", "cuda"))
                 distance = np.abs(cpu - cuda)
@@ -123,7 +130,7 @@ def ulp():
 
 
 # Nsight Compute's metrics for each counter of the executor.  cp.async is inside the global loads.  The tensor pipe also
-# carries conversions from half precision (HADD2), so its counter is compared only where there is mma.
+# carries conversions from half precision (HADD2), so its counter is compared only where there is mma, and without combine.
 METRICS = dict(
     load_requests="l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     load_sectors="l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -139,6 +146,11 @@ METRICS = dict(
 )
 SHAPES = [(64, ["--heads", 2, "--seq-q", 128, "--seq-kv", 128]), (64, ["--heads", 3, "--seq-q", 200, "--seq-kv", 328]),
           (128, ["--heads", 1, "--seq-q", 256, "--seq-kv", 512])]
+# What runs at each shape: a step, settings, arguments.
+RUNS = [(step, {}, always(step)) for step in STEPS]
+RUNS += [(STEP06, {}, options.split()) for options in ("--causal --splits 1", "--causal --splits 3",
+                                                       "--window 100,20 --block-causal 8 --softcap 5 --splits 1")]
+RUNS += [("step03_tiled_smem", dict(BUG="no_swizzle"), [])]
 
 
 def nsight_compute(program, arguments):
@@ -150,21 +162,26 @@ def nsight_compute(program, arguments):
     if not rows:
         sys.exit(f"ncu {program.name}: no counters\n{done.stdout}{done.stderr}")
     kernels = [row for row in rows if row["ID"].isdigit()]  # the first row holds the units
-    return {name: sum(int(float(row[metric].replace(",", ""))) for row in kernels for metric in metrics.split())
+    return {name: sum(int(float(row[metric].replace(",", ""))) for row in kernels for metric in metrics.split()
+                      if name != "mma" or not row["Kernel Name"].startswith("combine"))
             for name, metrics in METRICS.items()}
 
 
 def counters():
     lines = ["# The executor's counters and the hardware's", "", where(), "",
              "`python3 common/measure.py counters`: each step at three shapes, summed over its kernels; Nsight Compute's metric",
-             "names are in that file.", "", "| step | shape | counter | executor | hardware | ratio |", "|---|---|---|---|---|---|"]
+             "names are in that file.", "",
+             "Where shared wavefronts are a little apart, by as much as `shared_excess`, the hardware's differ from run to run",
+             "too: conflicts of addresses would not. With `--splits`, `combine` reads each warp's maximum and sum, which",
+             "are neighbours: nvcc joins those loads, so that the hardware has fewer of them.", "",
+             "| step | shape | counter | executor | hardware | ratio |", "|---|---|---|---|---|---|"]
     different = 0
     for head_dim, arguments in SHAPES:
         shape = f"D {head_dim}, " + ", ".join(f"{a[2:]} {b}" for a, b in zip(arguments[::2], arguments[1::2]))
-        for step, bug in [(step, {}) for step in STEPS] + [("step03_tiled_smem", dict(BUG="no_swizzle"))]:
-            ours = report(build("cpu", step, head_dim, **bug), *arguments)["counters"]
-            theirs = nsight_compute(build("cuda", step, head_dim, **bug), arguments)
-            step += " without swizzle" if bug else ""
+        for step, bug, options in RUNS:
+            ours = report(build("cpu", step, head_dim, **bug), *arguments, *options)["counters"]
+            theirs = nsight_compute(build("cuda", step, head_dim, **bug), arguments + options)
+            step = " ".join([step, *map(str, options)]) + (" without swizzle" if bug else "")
             for name in METRICS:
                 if not ours[name] and (name == "mma" or not theirs[name]):
                     continue
