@@ -180,7 +180,8 @@ def test_random_shapes(step, session_runner, data):
 @steps
 @pytest.mark.parametrize("tuned", [dict(ROW_TILES=2), dict(STAGES=1), dict(BLOCK_N=32), dict(WARPS=2, BLOCK_N=128),
                                    dict(WARPS=1, BLOCK_N=16, STAGES=1), dict(HEAD_DIM=128, ROW_TILES=2),
-                                   dict(HEAD_DIM=256, BLOCK_N=32, STAGES=1), dict(HEAD_DIM=192, DTYPE="bf16")])
+                                   dict(HEAD_DIM=256, BLOCK_N=32, STAGES=1), dict(HEAD_DIM=192, DTYPE="bf16"),
+                                   dict(HEAD_DIM=32, ROW_TILES=2, BLOCK_N=128)])
 def test_tile_constants(step, tuned, runner):
     bf16 = tuned.get("DTYPE") == "bf16"
     q, k, v = reference.generate(11, 1, 2, 2, 150, 170, tuned.get("HEAD_DIM", 64), bf16=bf16)
