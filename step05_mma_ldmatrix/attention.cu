@@ -59,7 +59,7 @@ static __device__ inline uint4 load_q(const element_t *q_smem, int row, int step
     return ldmatrix_x4(q_smem + row * HEAD_DIM + lane % 16 * HEAD_DIM + (place(lane % 16, lane / 16) ^ 16 * step));
 }
 
-__global__ void __launch_bounds__(THREADS) flash_fwd(const AttentionParams p)
+__global__ void __launch_bounds__(THREADS, 1) flash_fwd(const AttentionParams p) /* 1: all registers for one block */
 {
     const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     const int row_blocks = (p.seq_q + BLOCK_M - 1) / BLOCK_M, block = (int)blockIdx.x;

@@ -205,6 +205,45 @@ def test_pages_are_written_anew_from_a_file(tmp_path):
     assert all("\n\nA word.\n\n" in (tmp_path / "noted" / name).read_text() for name in ("bench_gpu.md", "ladder_gpu.md"))
 
 
+def test_pages_quote_the_saved_record():
+    """What README.md, its translation, step 05's and speed_gpu.md repeat of docs/results/bench_gpu.json."""
+    rows = {(row["name"], bool(row["constants"]), bench.row_case(row)): row
+            for row in json.loads((ROOT / "docs/results/bench_gpu.json").read_text())["rows"]}
+    step05, step06, flash, cudnn = (STEP05, True), (STEP06, True), ("FlashAttention-2", False), ("cuDNN", False)
+
+    def rates(kernel, *cases):
+        return [f"{rows[(*kernel, case)]['rate']:.0f}" for case in cases]
+
+    def ratios(ours, theirs, *cases):
+        return [f"{rows[(*ours, case)]['rate'] / rows[(*theirs, case)]['rate']:.2f}" for case in cases]
+
+    def tile_time(case, constants):
+        return rows[(STEP06, bool(constants), case)]["ms"] / bench.visited_tiles(case, constants)
+
+    full, causal = ([square(4096, d, mask) for d in (64, 128)] for mask in ("full", "causal"))
+    for page, comma, and_ in (("README.md", ", ", " and "), ("README.zh-CN.md", "，", " 和 ")):
+        text = (ROOT / page).read_text()
+        assert f"| step 05{comma}`TUNED=1` | {' | '.join(rates(step05, *full))} | | |" in text
+        assert f"| step 06{comma}`TUNED=1` | {' | '.join(rates(step06, *full, *causal))} |" in text
+        assert f"| FlashAttention-2 | {' | '.join(rates(flash, *full, *causal))} |" in text
+        assert and_.join(rates(cudnn, *full)) in text
+        assert f"{and_.join(rates(step05, *full))} TFLOP/s" in (ROOT / STEP05 / page).read_text()
+
+    text = (ROOT / "docs/results/speed_gpu.md").read_text()
+    for what, ours, theirs, mask in (("step 05, no mask, of FlashAttention-2", step05, flash, "full"),
+                                     ("step 06, no mask, of step 05", step06, step05, "full"),
+                                     ("step 06, causal, of FlashAttention-2", step06, flash, "causal")):
+        cells = [" / ".join(ratios(ours, theirs, *(square(s, d, mask) for s in bench.LENGTHS))) for d in (64, 128)]
+        assert f"| {what} | {' | '.join(cells)} |" in text
+    cells = ["; default constants ".join(f"{tile_time(square(16384, d, 'window'), c) / tile_time(square(16384, d), c):.2f}"
+                                         for c in (TUNED[d], {})) for d in (64, 128)]
+    assert f"a run without a mask | {' | '.join(cells)} |" in text
+    cases = [decode(1, 32768), decode(1, 131072), decode(16, 8192)]
+    few, many, batches = ratios((STEP06, False), cudnn, *cases)
+    assert (f"Decode of cuDNN: {few} with 32,768 keys, {many} with 131,072, {batches} with 16 x 8192; of FlashAttention-2 "
+            f"{', '.join(ratios((STEP06, False), flash, *cases))}.") in text
+
+
 @pytest.mark.parametrize("option", ["--render", "--against"])
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"where": {}, "ceilings": {}, "rows": []}', "row", "array"])
 def test_a_wrong_record_is_refused_and_nothing_written(option, text, tmp_path):

@@ -121,7 +121,7 @@ def test_the_glossary_has_every_function_and_setting_of_the_steps():
     known = " ".join(re.findall(r"`([^`]+)`", "".join(terms()))).split()
     for path in [*ROOT.glob("step*/attention.cu"), *ROOT.glob("step*/variants.h")]:
         source = path.read_text()
-        names = re.findall(r"^(?:static|__global__)[^;=(]*?(?:__launch_bounds__\(\w+\) )?\*?\b(\w+)\(", source, re.M)
+        names = re.findall(r"^(?:static|__global__)[^;=(]*?(?:__launch_bounds__\([^)]*\) )?\*?\b(\w+)\(", source, re.M)
         names += re.findall(r"^enum \{ (\w+) =|, (\w+) = WARP_SIZE", source, re.M)
         for name in names:
             name = name if isinstance(name, str) else name[0] or name[1]
