@@ -11,6 +11,7 @@ import pytest
 from conftest import BACKEND, ROOT, STEPS, binary, make
 
 import bench  # beside reference, which conftest made importable
+import measure
 from bench import STEP05, STEP06, TUNED, Case, decode, square
 
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
@@ -298,6 +299,17 @@ def test_measuring_without_a_gpu_says_so_in_one_line(words, tmp_path):
     done = subprocess.run([sys.executable, ROOT / "common/measure.py", *words], capture_output=True, text=True,
                           env={**os.environ, "PATH": str(tmp_path)})
     assert (done.returncode, done.stdout) == (2, "") and re.fullmatch("measure: no GPU here; .*\n", done.stderr)
+
+
+def test_hardware_counters_are_summed_over_kernels_and_mma_without_combine(monkeypatch):
+    """combine's conversions from half precision go through the tensor pipe too."""
+    metrics = " ".join(measure.METRICS.values()).split()
+    rows = [["ID", "Kernel Name", *metrics], ["", "", *["inst"] * len(metrics)],
+            ["0", "flash_fwd(AttentionParams)", *["1,024"] * len(metrics)], ["1", "combine(AttentionParams)", *["3"] * len(metrics)]]
+    printed = "==PROF== noise\n" + "".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows)
+    monkeypatch.setattr(measure.subprocess, "run", lambda *words, **options: subprocess.CompletedProcess(words, 0, printed, ""))
+    found = measure.nsight_compute(ROOT / "program", [])
+    assert found.pop("mma") == 1024 and found.pop("shared_excess") == 2 * 1027 and set(found.values()) == {1027}
 
 
 def test_measuring_without_numpy_says_so_in_one_line(tmp_path):
