@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(THREADS, 1) flash_fwd(const AttentionParams p)
                         UNROLL for (int t = 0; t < ROW_TILES; t++) s[t][j][c] = s[t][j][2 + c] = -INFINITY;
 
         /* P = exp(scale (S - m)) = exp2(c S - c m), c = scale log2(e), in place.  Any m will do that keeps P in range:
-         * m follows the largest score of its row, and l and o follow m, only where that has grown by more than 2^8.
+         * m follows the largest score of its row, and l and o follow m, only where P would exceed 2^8 otherwise.
          * Where c m is so large that its rounding would show in P, S - m is taken first. */
         float tile_max[ROW_TILES][2], shift[ROW_TILES][2];
         int unusual = 0;

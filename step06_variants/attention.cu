@@ -219,7 +219,7 @@ static __device__ inline void attend(const AttentionParams p, int group, int loo
         }
 
         /* P = exp(scale (S - m)) = exp2(c S - c m), c = scale log2(e), in place.  Any m will do that keeps P in range:
-         * m follows the largest score of its row, and l and o follow m, only where that has grown by more than 2^8.
+         * m follows the largest score of its row, and l and o follow m, only where P would exceed 2^8 otherwise.
          * Where c m is so large that its rounding would show in P, S - m is taken first. */
         float tile_max[ROW_TILES][2], shift[ROW_TILES][2];
         int unusual = 0;
