@@ -38,6 +38,7 @@ is_number = $(and $1,$(if $(call without_digits,$1),,1),$(if $(filter-out 0,$(fi
 $(call check,BACKEND,cpu cuda,cpu or cuda)
 $(call check,DTYPE,f16 bf16,f16 or bf16)
 $(call check,HEAD_DIM,32 64 96 128 192 256,$(head_dims))
+$(if $(BUG),$(if $(call is_word,$(BUG)),,$(error BUG=$(BUG): one name, of those that make bug-stepNN prints)))
 $(if $(TUNED),$(call check,TUNED,1,1 (the constants of common/tuned.mk) or nothing))
 $(foreach s,BLOCK_N WARPS ROW_TILES STAGES,$(if $(call is_number,$($s)),,$(error $s=$($s): a whole number, in decimal)))
 $(if $(filter cuda,$(BACKEND)),$(if $(strip $(NVCC)),,$(error BACKEND=cuda: no nvcc here; give NVCC=, or BACKEND=cpu)))
@@ -83,10 +84,10 @@ run-$(call short,$1): $(call binary,$1)
 profile-$(call short,$1): $(call binary,$1)
 	@$(call binary,$1) --profile $$(ARGS)
 sass-$(call short,$1):
-	@python3 common/sass.py build/cuda$$(SASS_ARCH:%=-%)/obj/$1$$(SUFFIX).cuda.o
+	@python3 common/sass.py build/cuda$$(SASS_ARCH:%=-%)/$$(BUG:%=bugs/%/)obj/$1$$(SUFFIX).cuda.o
 bug-$(call short,$1):
 	$$(if $$(filter-out $$(call bugs_of,$1),$$(BUG)),$$(error BUG=$$(BUG): $(call short,$1) has $$(call bugs_of,$1)))
-	@$(if $(BUG),$$(call header,Settings,$1) $$(MAKE) -s run-$(call short,$1) ARGS='$$(call bug_arguments,$$(call header,Arguments,$1)) || true',\
+	@$(if $(BUG),$$(call header,Settings,$1) $$(MAKE) -s run-$(call short,$1) ARGS='$$(subst ','\'',$$(call bug_arguments,$$(call header,Arguments,$1))) || true',\
 	echo 'BUG= one of: $(call bugs_of,$1)')
 diff-$(call short,$1):
 	@$(if $2,git --no-pager diff --no-index --patience $2/attention.cu $1/attention.cu; \

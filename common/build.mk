@@ -11,6 +11,7 @@ SETTINGS     = -DHEAD_DIM=$(HEAD_DIM) -DBLOCK_N=$(BLOCK_N) -DWARPS=$(WARPS) -DRO
 # A kernel as C: accesses stay as wide and as many as the source says (common/simt/observer.c counts them).
 ifneq ($(IS_CLANG),)
 KERNEL_FLAGS  = $(HOST_FLAGS) -fno-strict-aliasing -fno-optimize-sibling-calls -fno-vectorize -fno-slp-vectorize -Wno-unknown-pragmas \
+                -fno-builtin-memcpy -fno-builtin-memset \
                 -gdwarf-4# addr2line loses inlined calls of clang's version 5: a report would name ptx.h, not the kernel's line
 OBSERVE_FLAGS = -fsanitize=thread -mllvm -tsan-instrument-func-entry-exit=0 -mllvm -tsan-instrument-read-before-write=1
 else

@@ -319,6 +319,8 @@ static void check_together(const Step *step, const Options *options, const int g
         refuse(step, "--profile prints what the observer counted; leave --no-observe out");
     if (options->trace && options->no_observe)
         refuse(step, "--trace prints what the observer saw; leave --no-observe out");
+    if (options->trace && options->observe_blocks)
+        refuse(step, "--trace follows a thread of block 0, which --observe-blocks may leave out; leave one out");
     if (options->no_flush && !options->bench)
         refuse(step, "--no-flush without --bench: it says how to time; add --bench N");
     if (options->no_check && (options->previous_out || options->previous_lse))

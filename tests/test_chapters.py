@@ -88,8 +88,9 @@ def test_a_trace_counts_a_warps_instructions(runner):
 
 
 def test_a_trace_needs_the_observer(runner):
-    done = runner.run("step04_pipelined", "--trace", "--no-observe")
-    assert done.returncode == 2 and "--trace" in done.stderr and "--no-observe" in done.stderr
+    for other in (["--no-observe"], ["--observe-blocks", "1"]):
+        done = runner.run("step04_pipelined", "--trace", *other)
+        assert done.returncode == 2 and "--trace" in done.stderr and other[0] in done.stderr and done.stderr.count("\n") == 1
 
 
 # ---- exercises and the glossary ----

@@ -51,6 +51,20 @@ def test_a_vote(faults):
     assert np.array_equal(np.loadtxt(done.stdout.splitlines()[1:]), expected)
 
 
+def test_a_shuffle_hands_on_bits(faults):
+    """An int or two packed halves arrive as they are; where there is no lane to ask, a thread keeps its own."""
+    done = faults("shuffled_bits")
+    assert done.returncode == 0 and done.stderr == ""
+    assert (np.loadtxt(done.stdout.splitlines()[1:]) == 111).all()
+
+
+def test_copies_and_sets_are_seen(faults):
+    done = faults("copies_and_sets")
+    assert done.returncode == 0 and done.stderr == ""
+    assert (np.loadtxt(done.stdout.splitlines()[1:]) == np.concatenate([np.arange(32), np.zeros(32)])).all()
+    assert done.stdout.startswith("loads 96 requests 96 sectors 384 bytes")  # a lane of each of 3 blocks, 32 times
+
+
 @pytest.mark.parametrize("name, words", [
     ("load_past_end", "load out of bounds: block ., warp 1, lane 31 reads 4 bytes at byte 768 of in, which has 768"),
     ("store_before_start", "store out of bounds: block ., warp 0, lane 0 writes 4 bytes at byte -4 of out"),
@@ -76,6 +90,9 @@ def test_a_vote(faults):
     ("partial_ldmatrix", "lane 0 waits in ldmatrix for block ., warp 1, lane 16, which does not exist"),
     ("race_with_one_reader", "lane 0 writes byte .*, which block ., warp ., lane 2 read at"),
     ("race_with_an_older_reader", "lane 0 writes byte .*, which block ., warp ., lane 30 read at"),
+    ("race_of_a_wide_load", "race: .* byte 12 of shared memory"),
+    ("copy_not_seen", "race: .* of shared memory"),
+    ("set_past_end", "store out of bounds: .* lane 0 writes 4 bytes at byte 256 of shared memory, which has 256"),
     ("race_between_warps", "race: .* byte .* of shared memory, .*: no .* lies between"),
     ("race_within_a_warp", "race: .* byte .* of shared memory, .*: no .* lies between"),
     ("race_past_a_partial_mask", "race: .* byte .* of shared memory, .*: no .* lies between"),
@@ -202,6 +219,16 @@ def test_counts_by_line_add_up(tmp_path):
         assert not line["mma"] or "mma_m16n8k16(" in text
         assert not line["barriers"] or "__syncthreads()" in text
         assert not line["cp_async"] or "cp_async16(" in text
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("step", STEPS)
+def test_lines_are_those_of_the_kernel(step, dtype, tmp_path):
+    """Not those of what is inlined there: ours of common/, or the compiler's own."""
+    subprocess.run([binary(step, DTYPE=dtype), "--profile", "--json", "run.json"], cwd=tmp_path, check=True, capture_output=True)
+    lines = json.loads((tmp_path / "run.json").read_text())["lines"]
+    assert lines and {(ROOT / line["file"]).name for line in lines} <= {"attention.cu", "variants.h"}
+    assert all(line["line"] > 0 for line in lines)
 
 
 def test_instructions_of_the_tensor_core_step(tmp_path):

@@ -88,7 +88,8 @@ def test_help_names_targets_that_exist(tree):
     ("TUNED", "0", "or nothing"), ("TUNED", "1 1", "or nothing"), ("HEAD_DIM", "64 128", "32, 64"),
     ("HEAD_DIM", "64 ", "32, 64"), ("DTYPE", "f16 foo", "f16 or bf16"), ("BACKEND", "cpu cuda", "cpu or cuda"),
     ("BLOCK_N", "0100", "decimal"), ("BLOCK_N", "64 128", "decimal"), ("BLOCK_N", "", "decimal"),
-    ("WARPS", "-4", "decimal"), ("ROW_TILES", "0x2", "decimal"), ("STAGES", "2 ", "decimal")])
+    ("WARPS", "-4", "decimal"), ("ROW_TILES", "0x2", "decimal"), ("STAGES", "2 ", "decimal"),
+    ("BUG", "no_swizzle tail_read", "one name")])
 @pytest.mark.parametrize("target", [[], ["run"]])
 def test_a_wrong_setting_stops_with_one_sentence(name, value, rule, target):
     done = make(f"{name}={value}", *target, check=False)
@@ -131,6 +132,11 @@ def test_a_build_that_fails_is_no_planted_bug():
     bug = sorted((ROOT / STEPS[3] / "bugs").glob("*.patch"))[0].stem
     done = make("bug-step04", f"BUG={bug}", "BLOCK_N=17", check=False)
     assert done.returncode == 2 and "pieces of 8 columns" in done.stderr
+
+
+def test_a_planted_bug_takes_words_with_blanks(tmp_path):
+    done = make("bug-step02", "BUG=tail_scored_as_zero", f"ARGS=--seq-kv 128 --json '{tmp_path}/a b.json'")
+    assert "PASS" in done.stdout and (tmp_path / "a b.json").exists(), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("pip", [0, 1])
@@ -307,6 +313,12 @@ USAGE = """
  Function _Z9flash_fwd15AttentionParams:
   REG:236 STACK:8 SHARED:1024 LOCAL:0 CONSTANT[0]:840 TEXTURE:0 SURFACE:0 SAMPLER:0
 """
+
+
+def test_sass_of_a_planted_bug_is_of_its_own_object():
+    commands = [make("-n", "sass-step03", *words).stdout for words in ([], ["BUG=no_swizzle"])]
+    assert "build/cuda-sm_90/obj/step03_tiled_smem_d64_f16.cuda.o" in commands[0]
+    assert "build/cuda-sm_90/bugs/no_swizzle/obj/step03_tiled_smem_d64_f16.cuda.o" in commands[1]
 
 
 def test_sass_reads_a_listing():

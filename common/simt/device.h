@@ -73,22 +73,34 @@ SIMT_MEETING int simt_any(unsigned mask, int predicate);
 #define __syncthreads() simt_syncthreads()
 #define __syncwarp(...) simt_syncwarp((unsigned)(__VA_ARGS__ + 0)) /* no mask: 0, which the executor takes as all */
 
+/* Values of 4 bytes: float, int, unsigned. */
+#define simt_shuffle(mask, value, source)                                                                              \
+    ({                                                                                                                 \
+        union {                                                                                                        \
+            __typeof__((value) + 0) own;                                                                               \
+            unsigned bits;                                                                                             \
+        } simt_value = {value};                                                                                        \
+        _Static_assert(sizeof simt_value.own == 4, "a shuffle here hands on 4 bytes");                                 \
+        simt_value.bits = simt_shfl((mask), simt_value.bits, (source) & (WARP_SIZE - 1));                              \
+        simt_value.own;                                                                                                \
+    })
+#define simt_lane() ((int)(threadIdx.x % WARP_SIZE))
+#define __shfl_sync(mask, value, source) simt_shuffle(mask, value, source)
+#define __shfl_xor_sync(mask, value, lanes) simt_shuffle(mask, value, simt_lane() ^ (lanes))
+#define __any_sync(mask, predicate) simt_any((mask), (predicate))
+
 static __device__ inline unsigned simt_bits(float x)
 {
     unsigned bits;
-    memcpy(&bits, &x, sizeof bits);
+    __builtin_memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 static __device__ inline float simt_float(unsigned bits)
 {
     float x;
-    memcpy(&x, &bits, sizeof x);
+    __builtin_memcpy(&x, &bits, sizeof x);
     return x;
 }
-#define simt_lane() ((int)(threadIdx.x % WARP_SIZE))
-#define __shfl_sync(mask, value, source) simt_float(simt_shfl((mask), simt_bits(value), (source) & (WARP_SIZE - 1)))
-#define __any_sync(mask, predicate) simt_any((mask), (predicate))
-#define __shfl_xor_sync(mask, value, lanes) simt_float(simt_shfl((mask), simt_bits(value), simt_lane() ^ (lanes)))
 
 /* A vector type, not a struct: a 16-byte access stays one, where a struct may be copied in pieces.  clang takes even a
  * vector apart when its elements are used one by one, unless the access is volatile. */
@@ -141,14 +153,14 @@ static __device__ inline element_t to_element(float x)
 static __device__ inline float to_float(element_t e)
 {
     __fp16 h;
-    memcpy(&h, &e, sizeof h);
+    __builtin_memcpy(&h, &e, sizeof h);
     return (float)h;
 }
 static __device__ inline element_t to_element(float x)
 {
     const __fp16 h = (__fp16)x;
     element_t e;
-    memcpy(&e, &h, sizeof e);
+    __builtin_memcpy(&e, &h, sizeof e);
     return e;
 }
 #else /* by arithmetic: scaling by 2^112 moves the exponent's bias from 15 to 127, subnormals included */
@@ -190,5 +202,18 @@ static __device__ inline unsigned pack4(float low, float high)
 {
     return (unsigned)to_element(high).bits << 16 | to_element(low).bits;
 }
+
+/* In an observed kernel, for the observer: the instructions that compilers make of these it does not see. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__ 1 /* gcc's name for it */
+#endif
+#endif
+#ifdef __SANITIZE_THREAD__
+void *__tsan_memcpy(void *to, const void *from, size_t bytes);
+void *__tsan_memset(void *to, int value, size_t bytes);
+#define memcpy(to, from, bytes) __tsan_memcpy((to), (from), (bytes))
+#define memset(to, value, bytes) __tsan_memset((to), (value), (bytes))
+#endif
 
 #endif

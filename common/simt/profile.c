@@ -103,7 +103,10 @@ static int collect_lines(Line *lines)
             lines[count++].number = number;
         }
         add(&lines[l].counters, &sites[i]);
-        lines[l].cost += sites[i].sectors + sites[i].wavefronts;
+    }
+    for (int l = 0; l < count; l++) {
+        const Counters *c = &lines[l].counters;
+        lines[l].cost = c->load_sectors + c->store_sectors + c->shared_load_wavefronts + c->shared_store_wavefronts;
     }
     return count;
 }

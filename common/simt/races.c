@@ -239,8 +239,9 @@ void races_shared(Worker *w, int64_t offset, int size, Access access, const void
     Races *r = observer_races(w->observer);
     const int is_write = access == ACCESS_STORE || access == ACCESS_ASYNC_STORE;
     for (int64_t cell = offset / CELL; cell <= (offset + size - 1) / CELL; cell++) {
-        if (is_write) check_write(r, w, &r->cell[cell], offset, access == ACCESS_ASYNC_STORE, pc);
-        else check_read(r, w, &r->cell[cell], offset, pc);
+        const int64_t byte = cell * CELL < offset ? offset : cell * CELL; /* the first of the access in this cell */
+        if (is_write) check_write(r, w, &r->cell[cell], byte, access == ACCESS_ASYNC_STORE, pc);
+        else check_read(r, w, &r->cell[cell], byte, pc);
     }
 }
 
@@ -281,19 +282,20 @@ void races_global(Worker *w, Allocation *array, int64_t offset, int size, int is
     const uint32_t own = w->launch->first_number, number = own + (uint32_t)w->block;
     const uint32_t first = simt_this_thread()->waited ? own : w->launch->racing_number;
     for (int64_t cell = offset / 2; cell <= (offset + size - 1) / 2; cell++) {
+        const int64_t byte = cell * 2 < offset ? offset : cell * 2;
         GlobalCell *c = &array->cells[cell];
         const uint32_t writer = c->writer, reader = c->reader;
         if (!is_store && !writer && !simt_observed_blocks()) /* in a sample, another block may have written it unseen */
             report_error(pc, 0, "%s: uninitialised: %s reads byte %lld of %s, which nothing has written",
-                         report_place(pc), report_thread(), (long long)offset, array->name);
+                         report_place(pc), report_thread(), (long long)byte, array->name);
         if (writer >= first && writer != number)
-            report_global_race(w, array, offset, is_store, pc, writer, "wrote", c->write_pc);
+            report_global_race(w, array, byte, is_store, pc, writer, "wrote", c->write_pc);
         else if (is_store && reader >= first && (reader != number || c->readers))
-            report_global_race(w, array, offset, is_store, pc, reader, "read", c->read_pc);
+            report_global_race(w, array, byte, is_store, pc, reader, "read", c->read_pc);
         else if (is_store && first < own) { /* the own block has read it since, after the kernel before */
             const EarlyRead read = array->early[cell];
             if (read.reader >= first && read.reader < own)
-                report_global_race(w, array, offset, is_store, pc, read.reader, "read", read.pc);
+                report_global_race(w, array, byte, is_store, pc, read.reader, "read", read.pc);
         }
         if (is_store) {
             c->writer = number;

@@ -65,14 +65,14 @@ static void take_line(int place, char *line, int *found)
     if (!colon || line[0] == '?' || *found == 2) return;
     const int number = atoi(colon + 1);
     *colon = 0;
-    const int inside_common = in_common(line);
-    if (*found && inside_common) return;
+    const int inlined = in_common(line) || strstr(line, "intrin.h"); /* ours, or the compiler's own: who called it? */
+    if (*found && inlined) return;
     places[place].line = number;
     snprintf(places[place].path, sizeof places[place].path, "%.1023s", line);
     char *name = strrchr(line, '/'); /* directory/file:line says enough */
     while (name && name > line && name[-1] != '/') name--;
     snprintf(places[place].text, sizeof places[place].text, "%.140s:%d", name ? name : line, number);
-    *found = inside_common ? 1 : 2;
+    *found = inlined ? 1 : 2;
 }
 
 /* Makes path one word of a shell command: it stands between apostrophes, and one of its own becomes '\''. */

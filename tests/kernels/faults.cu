@@ -147,6 +147,51 @@ __global__ void votes(const Params p) /* no fault: of all lanes, of halves that 
     p.out[blockIdx.x * N + t] = (float)(1000 * all + 100 * half + 10 * none + warp);
 }
 
+__global__ void shuffled_bits(const Params p) /* no fault: 32 bits arrive as they are, whatever their type */
+{
+    const int t = threadIdx.x, exact = 16777216 + t % 32; /* half of these no float can hold */
+    const int other = __shfl_xor_sync(FULL_WARP, exact, 1);
+    const unsigned halves = __shfl_sync(FULL_WARP, 0x3c003c01u + t % 32, 3);
+    const float own = __shfl_xor_sync(FULL_WARP, p.in[t], 32); /* there is no such lane: its own */
+    p.out[blockIdx.x * N + t] = (other == 16777216 + (t ^ 1) % 32) + 10 * (halves == 0x3c003c04u) + 100 * (own == p.in[t]);
+}
+
+__global__ void copies_and_sets(const Params p) /* no fault */
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    if (t == 0) memcpy(shared, p.in, N / 2 * sizeof(float));
+    if (t == 1) memset(shared + N / 2, 0, N / 2 * sizeof(float));
+    __syncthreads();
+    p.out[blockIdx.x * N + t] = shared[t];
+}
+
+__global__ void copy_not_seen(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    if (t == 0) memcpy(shared, p.in, N * sizeof(float)); /* OTHER(copy_not_seen) */
+    p.out[blockIdx.x * N + t] = shared[t]; /* FAULT(copy_not_seen) */
+}
+
+__global__ void set_past_end(const Params p)
+{
+    SHARED(float, shared);
+    if (threadIdx.x == 0) memset(shared, 0, N * sizeof(float) + 64); /* FAULT(set_past_end) */
+    p.out[blockIdx.x * N + threadIdx.x] = p.in[threadIdx.x];
+}
+
+__global__ void race_of_a_wide_load(const Params p)
+{
+    SHARED(float, shared);
+    const int t = threadIdx.x;
+    shared[t] = p.in[t];
+    __syncthreads();
+    if (t == 40) shared[3] = 1; /* OTHER(race_of_a_wide_load) */
+    const unsigned last = t == 0 ? LOAD16(shared).w : 0; /* FAULT(race_of_a_wide_load) */
+    p.out[blockIdx.x * N + t] = (float)last;
+}
+
 __global__ void vote_against_shuffle(const Params p)
 {
     const int t = threadIdx.x;
@@ -493,6 +538,11 @@ int main(int argc, char **argv)
     TRY(barrier_against_shuffle);
     TRY(two_shuffles);
     TRY(votes);
+    TRY(shuffled_bits);
+    TRY(copies_and_sets);
+    TRY(copy_not_seen);
+    TRY(set_past_end);
+    TRY(race_of_a_wide_load);
     TRY(vote_against_shuffle);
     TRY(two_votes);
     TRY(race_past_a_vote);
