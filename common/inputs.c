@@ -301,8 +301,9 @@ static void read_sinks(Run *run)
                path, file.dims, file.dims == 1 ? "" : "s", (long long)file.count, run->host.heads);
     const float *sinks = (const float *)file.data;
     for (int h = 0; h < run->host.heads; h++)
-        if (sinks[h] == INFINITY)
-            refuse(run->step, "--sinks %s is inf at head %d: a sink is a finite number, or -inf for none", path, h);
+        if (!(sinks[h] < INFINITY))
+            refuse(run->step, "--sinks %s is %s at head %d: a sink is a finite number, or -inf for none", path,
+                   isnan(sinks[h]) ? "NaN" : "inf", h);
     run->host.sinks = sinks;
 }
 

@@ -260,12 +260,12 @@ static void check(Run *run)
     run->pass = !run->o.failures && !run->lse.failures && !run->o_change.failures && !run->lse_change.failures;
 }
 
-static void write_array(const Run *run, const char *path, NpyType type, int dims, const int64_t shape[4], void *data)
+static void write_array(const Run *run, const char *option, const char *path, NpyType type, int dims, const int64_t shape[4], void *data)
 {
     char error[512];
     NpyArray array = {type, dims, {0}, 1, data};
     for (int i = 0; i < dims; i++) array.count *= array.shape[i] = shape[i];
-    if (npy_write(path, &array, error, sizeof error)) refuse(run->step, "%s", error);
+    if (npy_write(path, &array, error, sizeof error)) refuse(run->step, "%s %s", option, error);
 }
 
 /* ---- the run ---- */
@@ -337,8 +337,8 @@ int run_step(int argc, char **argv, const Step *step)
         run.tb_per_s = 2.0 * run.keys * p->kv_heads * p->head_dim * sizeof(element_t) / run.time_ms * 1e-9;
     }
 
-    if (options->out) write_array(&run, options->out, type, dims, o_shape, p->o);
-    if (options->lse) write_array(&run, options->lse, NPY_F32, dims - 1, lse_shape, p->lse);
+    if (options->out) write_array(&run, "--out", options->out, type, dims, o_shape, p->o);
+    if (options->lse) write_array(&run, "--lse", options->lse, NPY_F32, dims - 1, lse_shape, p->lse);
     if (options->json) write_json(&run);
     if (options->row) append_row(&run);
     print_report(&run);

@@ -90,15 +90,18 @@ static int has_option(const Step *step, const OptionRow *row)
 
 _Noreturn void refuse(const Step *step, const char *format, ...)
 {
-    char text[1024];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    const int length = vsnprintf(NULL, 0, format, args); /* a path may be long, and the reason stands behind it */
     va_end(args);
-    for (char *c = text; *c; c++) {
+    char *text = calloc((size_t)length + 1, 1);
+    va_start(args, format);
+    if (text) vsnprintf(text, (size_t)length + 1, format, args);
+    va_end(args);
+    for (char *c = text; c && *c; c++) {
         if ((unsigned char)*c < ' ') *c = '?'; /* a file name may hold a line break; a refusal is one line */
     }
-    fprintf(stderr, "%s: %s\n", step->name, text);
+    fprintf(stderr, "%s: %s\n", step->name, text ? text : format);
     exit(2);
 }
 
@@ -234,7 +237,8 @@ static void check_output(const Step *step, const OptionRow *row, const char *pat
     const int writable = known && access(directory, W_OK | X_OK) == 0;
     free(directory);
     if (!known) refuse(step, "%s %s: its directory does not exist; make it first", row->name, path);
-    if (!writable) refuse(step, "%s %s: its directory may not be written to; name another", row->name, path);
+    const int appends = row->offset == AT(row) && !error; /* the only output that is no new file */
+    if (!writable && !appends) refuse(step, "%s %s: its directory may not be written to; name another", row->name, path);
     if (error && error != ENOENT) refuse(step, "%s %s: %s; name another", row->name, path, strerror(error));
 }
 

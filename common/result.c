@@ -2,6 +2,7 @@
 #include "result.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static const double SECTOR_MB = 32e-6; /* global memory moves in sectors of 32 bytes */
 
@@ -72,6 +73,7 @@ static void print_comparison(const Run *run, const char *label, const Comparison
     printf("%-8s max error %.2e at %s, bound there %.1e", label, c->max_error, place(run, in_o, c->index, at),
            c->bound);
     if (c->worst_ratio < 1e4) printf("   worst error/bound %.2f", c->worst_ratio);
+    if (c->not_finite && !c->failures) printf("   %lld values rounded to infinity", (long long)c->not_finite);
     printf("\n");
 }
 
@@ -269,7 +271,7 @@ static void print_cell(FILE *file, int width, int decimals, double number, int p
 static void print_error_cell(FILE *file, const Comparison *c, int present)
 {
     if (present && c->not_finite)
-        fprintf(file, " %8s", "NaN");
+        fprintf(file, " %8s", c->failures ? "NaN" : "inf");
     else if (present && c->index >= 0)
         fprintf(file, " %8.2e", c->max_error);
     else
@@ -285,7 +287,8 @@ void append_row(const Run *run)
     FILE *file = fopen(run->options.row, "a");
     if (!file) refuse(run->step, "--row %s: it cannot be written; name another file", run->options.row);
     fseek(file, 0, SEEK_END);
-    if (ftell(file) == 0) {
+    const long before = ftell(file);
+    if (before == 0) {
         fprintf(file, "%-21s %8s %8s %8s", "step", "O error", "LSE err.", "max |dO|");
         if (run->info.is_gpu)
             fprintf(file, " %10s %9s  check\n", "ms", "TFLOP/s");
@@ -309,5 +312,9 @@ void append_row(const Run *run)
     }
     fprintf(file, "  %s\n", !checked ? "-" : run->pass ? "PASS" : "FAIL");
     const int failed = ferror(file);
-    if (fclose(file) || failed) refuse(run->step, "--row %s: writing failed; is the disk full?", run->options.row);
+    if (fclose(file) || failed) {
+        const int whole = truncate(run->options.row, before) == 0; /* no half line for the next to go on with */
+        refuse(run->step, "--row %s: writing failed%s; is the disk full?", run->options.row,
+               whole ? "" : " within its last line");
+    }
 }

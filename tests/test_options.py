@@ -5,7 +5,9 @@ import json
 import math
 import os
 import re
+import resource
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
@@ -317,6 +319,7 @@ def half(*shape):
     ([*FILES, "--sinks", "sinks.npy"], dict(sinks=np.zeros((1, 2), "f4")), ["--sinks sinks.npy", "2 dimensions"]),
     ([*FILES, "--sinks", "sinks.npy"], dict(sinks=np.zeros(2, "f2")), ["--sinks sinks.npy is f16", "f32"]),
     ([*FILES, "--sinks", "sinks.npy"], dict(sinks=np.array([0, np.inf], "f4")), ["--sinks sinks.npy is inf at head 1"]),
+    ([*FILES, "--sinks", "sinks.npy"], dict(sinks=np.array([np.nan, 0], "f4")), ["--sinks sinks.npy is NaN at head 0"]),
     # files that are none
     ([*VARLEN[:-1], "missing.npy"], {}, ["--cu-seqlens-kv: missing.npy", "No such file"]),
     ([*FILES, "--sinks", "missing.npy"], {}, ["--sinks: missing.npy", "No such file"]),
@@ -729,6 +732,35 @@ def test_outputs_without_the_right_to_write(option, unprivileged):
     assert contents(unprivileged.folder) == before
 
 
+def test_a_row_goes_on_in_a_file_that_may_be_written(unprivileged):
+    """It is no new file, so its directory need not be writable."""
+    folder = unprivileged.folder / "closed"
+    folder.mkdir()
+    (folder / "table").write_text("a line\n")
+    (folder / "table").chmod(0o666)
+    folder.chmod(0o555)
+    done = unprivileged.run(ONE, *SMALL, "--row", "closed/table")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(rf"a line\n{ONE} .*PASS\n", (folder / "table").read_text())
+
+
+def test_a_row_that_does_not_fit_leaves_no_half_line(tmp_path):
+    table = tmp_path / "table"
+    table.write_text("older\n" * 160)  # 960 bytes of the 1024 that are allowed
+
+    def small_disk():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+    done = subprocess.run([binary(ONE), *SMALL, "--row", table], capture_output=True, text=True, preexec_fn=small_disk)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--row" in done.stderr and "writing failed" in done.stderr
+    assert table.read_text() == "older\n" * 160
+
+
+def test_a_long_path_does_not_hide_the_reason(runner):
+    done = runner.run(ONE, "--out", "x/" * 520 + "o.npy")
+    assert_refused(done, ("--out", "o.npy: its directory does not exist"))
+
+
 def test_inputs_without_the_right_to_read(unprivileged):
     save_inputs(unprivileged.folder)
     (unprivileged.folder / "v.npy").chmod(0)
@@ -749,6 +781,19 @@ def test_help_lists_every_option(step, word, runner):
         assert bool(listed) == (step == SIX or option not in VARIANT_OPTIONS), option
     assert f"make {step[:6]} " in done.stdout and "Exit code" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 120
+
+
+@on_cpu
+def test_a_value_that_rounds_to_infinity_is_said(runner):
+    """A mean of the largest f16 may round up to infinity: within the bound, but no NaN, and not to be hidden."""
+    rng = np.random.default_rng(12)
+    arrays = 4 * rng.standard_normal((1, 1, 64, 64)), rng.standard_normal((1, 1, 70, 64)), np.full((1, 1, 70, 64), 65504)
+    for name, array in zip("qkv", arrays):
+        np.save(runner.folder / f"{name}.npy", array.astype("f2"))
+    done = runner.run("step05_mma_ldmatrix", *FILES, "--out", "o.npy", "--row", "table.txt")
+    infinite = int(np.isinf(np.load(runner.folder / "o.npy")).sum())
+    assert done.returncode == 0 and infinite > 0 and f"{infinite} values rounded to infinity" in done.stdout
+    assert (runner.folder / "table.txt").read_text().splitlines()[-1].split()[1] == "inf"
 
 
 def finite_json(path):

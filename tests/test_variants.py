@@ -198,16 +198,6 @@ def test_nan_of_another_sequence_stays_there(runner):
         assert np.all(np.isnan(o[30:100])) and not np.any(np.isfinite(lse[:, 30:100]))
 
 
-def test_nan_of_a_sink_stays_in_its_head(runner):
-    """Two heads of a group, whose rows share the kernel's blocks."""
-    arrays = generate(23, 1, 2, 1, 70, 100, 64)
-    clean = Problem(*arrays, sinks=np.float32([0, 0.5])).expected()
-    for splits in (None, 3):
-        o, lse, _ = Problem(*arrays, sinks=np.float32([NAN, 0.5]), splits=splits).run(runner)
-        assert_close(o[:, 1:], lse[:, 1:], reference.Result(*(x[:, 1:] for x in clean)))
-        assert np.all(np.isnan(o[:, 0])) and np.all(np.isnan(lse[:, 0]))
-
-
 @pytest.mark.parametrize("score", [-40, 40])
 def test_no_sink_beside_an_infinite_maximum(score, runner):
     """scale * m overflows to -inf or inf: P is 1 for the only key all the same, and no sink is not a number beside it."""

@@ -136,7 +136,8 @@ void cuda_launch(const char *name, const void *kernel, int64_t blocks, int threa
     CHECK(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
     CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
     if (blocks < 1 || blocks > INT32_MAX) {
-        fprintf(stderr, "%s: a launch of %lld blocks: a grid has 1 to 2147483647\n", name, (long long)blocks);
+        fprintf(stderr, "%s: a launch of %lld blocks: a grid has 1 to 2147483647; give fewer rows, heads or splits\n",
+                name, (long long)blocks);
         exit(2);
     }
     if (shared_bytes > limit) {

@@ -378,7 +378,7 @@ void simt_launch(const char *name, void (*call)(void (*)(void), const void *), v
     next_number += (uint32_t)blocks;
     if (threads < 1 || threads > MAX_THREADS || blocks < 1 || blocks > INT32_MAX) {
         fprintf(stderr, "%s: a launch of %lld blocks of %d threads: a grid has 1 to 2147483647 blocks, a block 1 to %d "
-                "threads\n", name, (long long)blocks, threads, MAX_THREADS);
+                "threads; give fewer rows, heads or splits\n", name, (long long)blocks, threads, MAX_THREADS);
         exit(2);
     }
     if (shared_bytes > SHARED_LIMIT) {
