@@ -76,13 +76,20 @@ Allocation *simt_nearest_allocation(const void *address)
     return nearest;
 }
 
-/* Without the observer an address outside of every array ends here. */
+/* Without the observer an address outside of every array ends here; an integer division by zero, which x86 does not
+ * carry out, with it too. */
 static void on_fault(int signal_number, siginfo_t *info, void *context)
 {
-    (void)info, (void)context;
+    (void)context;
     if (!simt_worker) { /* not a kernel's doing */
         signal(signal_number, SIG_DFL);
         return;
+    }
+    if (signal_number == SIGFPE) {
+        const char *pc = (const char *)info->si_addr + 1; /* as if it were the address that a call returns to */
+        report_error(pc, 0, "%s: %s divides an integer by zero; a GPU goes on with some number", report_place(pc),
+                     report_thread());
+        _exit(1);
     }
     static const char unobserved[] = "error: a kernel touched an address outside of every array; run it without "
                                      "--no-observe to see where\n";
@@ -116,6 +123,7 @@ void simt_catch_faults(void)
     sigaltstack(&stack, NULL);
     sigaction(SIGSEGV, &action, NULL);
     sigaction(SIGBUS, &action, NULL);
+    sigaction(SIGFPE, &action, NULL);
 }
 
 DeviceInfo backend_info(void)

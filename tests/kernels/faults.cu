@@ -90,6 +90,12 @@ __global__ void null_pointer(const Params p)
     p.out[blockIdx.x * N + threadIdx.x] = nothing[threadIdx.x]; /* FAULT(null_pointer) */
 }
 
+__global__ void divided_by_zero(const Params p)
+{
+    const int t = threadIdx.x;
+    p.out[blockIdx.x * N + t] = (float)(t / (p.n - 3 * N)); /* FAULT(divided_by_zero) */
+}
+
 __global__ void misaligned(const Params p)
 {
     const int t = threadIdx.x;
@@ -532,6 +538,7 @@ int main(int argc, char **argv)
     TRY(shared_far_below);
     TRY(shared_far_above);
     TRY(null_pointer);
+    TRY(divided_by_zero);
     TRY(misaligned);
     TRY(barrier_not_reached);
     TRY(two_barriers);
