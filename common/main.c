@@ -260,7 +260,8 @@ static void check(Run *run)
     run->pass = !run->o.failures && !run->lse.failures && !run->o_change.failures && !run->lse_change.failures;
 }
 
-static void write_array(const Run *run, const char *option, const char *path, NpyType type, int dims, const int64_t shape[4], void *data)
+static void write_array(const Run *run, const char *option, const char *path, NpyType type, int dims,
+                        const int64_t shape[4], void *data)
 {
     char error[512];
     NpyArray array = {type, dims, {0}, 1, data};
