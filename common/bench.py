@@ -32,7 +32,7 @@ except ImportError:
     print("bench: this python3 has no NumPy; it makes the index arrays and takes the medians", file=sys.stderr)
     sys.exit(3)
 
-from measure import RESULTS, ROOT, build, build_folder, lacking, machine, make
+from measure import RESULTS, ROOT, STEP06, STEPS, build, build_folder, lacking, machine, make
 
 
 def constants_for(head_dim):
@@ -45,8 +45,7 @@ def constants_for(head_dim):
     return {name: int(value) for name, value in (word.split("=") for word in printed.split())}
 
 
-STEPS = sorted(p.parent.name for p in ROOT.glob("step0*/attention.cu"))
-STEP05, STEP06 = "step05_mma_ldmatrix", "step06_variants"
+STEP05 = STEPS[-2]
 TUNED = {head_dim: constants_for(head_dim) for head_dim in (64, 128)}  # the constants that an H200 wants
 PEERS = {"FlashAttention-2": "FLASH_ATTENTION", "cuDNN": "CUDNN_ATTENTION", "memory-efficient": "EFFICIENT_ATTENTION",
          "math": "MATH"}  # names in torch.nn.attention.SDPBackend

@@ -5,6 +5,8 @@ BACKEND=cpu|cuda chooses the backend, CC the compiler, WRAPPER words before each
 import fcntl
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +29,14 @@ _built = set()
 def own_environment():
     """Without what a make around the tests hands down: its ARGS and flags are not those of a make that a test starts."""
     return {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "ARGS")}
+
+
+def small_disk(size):
+    """Arguments of subprocess.run: no file of the program gets longer than so many bytes."""
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead of ending the program
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    return dict(preexec_fn=limit, restore_signals=False)
 
 
 def make(*words, check=True):

@@ -2,9 +2,7 @@
 
 import os
 import re
-import resource
 import shlex
-import signal
 import stat
 import struct
 import subprocess
@@ -14,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import ROOT, small_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [ROOT / "tests/unit/npy_driver.c", ROOT / "common/npy.c"]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"]
 NAMES = {"f2": "f16", "f4": "f32", "u2": "u16 (bf16)", "i4": "i32", "i8": "i64", "u1": "u8", "b1": "bool"}
@@ -343,13 +341,7 @@ def test_a_file_may_be_copied_onto_itself(driver, pair):
 
 
 def test_a_full_disk_leaves_the_older_file(driver, pair):
-    source, target = pair
-
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead of ending the program
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-
-    options = dict(preexec_fn=limit, restore_signals=False)
+    (source, target), options = pair, small_disk(4096)
     refused(driver, source, "cannot write", command="copy", target=target, **options)
     assert untouched(target)
     refused(driver, source, "cannot write", command="copy", target=target.parent / "new.npy", **options)

@@ -5,9 +5,7 @@ import json
 import math
 import os
 import re
-import resource
 import shutil
-import signal
 import struct
 import subprocess
 import tempfile
@@ -15,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import BACKEND, ROOT, STEPS, Runner, binary, make, reference
+from conftest import BACKEND, ROOT, STEPS, Runner, binary, make, reference, small_disk
 
 steps = pytest.mark.parametrize("step", [s for s in STEPS if s[:6] in ("step01", "step02", "step05")])
 on_cpu = pytest.mark.skipif(BACKEND != "cpu", reason="about the CPU executor")
@@ -746,12 +744,8 @@ def test_a_row_goes_on_in_a_file_that_may_be_written(unprivileged):
 
 def test_a_row_that_does_not_fit_leaves_no_half_line(tmp_path):
     table = tmp_path / "table"
-    table.write_text("older\n" * 160)  # 960 bytes of the 1024 that are allowed
-
-    def small_disk():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
-    done = subprocess.run([binary(ONE), *SMALL, "--row", table], capture_output=True, text=True, preexec_fn=small_disk)
+    table.write_text("older\n" * 160)  # 960 bytes
+    done = subprocess.run([binary(ONE), *SMALL, "--row", table], capture_output=True, text=True, **small_disk(1024))
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--row" in done.stderr and "writing failed" in done.stderr
     assert table.read_text() == "older\n" * 160
 

@@ -270,7 +270,7 @@ void __tsan_write_range(void *address, uint64_t bytes)
 {
     observe_range(address, bytes, 1, __builtin_return_address(0));
 }
-void *__tsan_memcpy(void *to, const void *from, size_t bytes) /* device.h's, and clang's from version 15 on */
+void *__tsan_memcpy(void *to, const void *from, size_t bytes) /* device.h's, and of newer clang */
 {
     observe_range(from, bytes, 0, __builtin_return_address(0));
     observe_range(to, bytes, 1, __builtin_return_address(0));

@@ -49,7 +49,7 @@ static int in_common(const char *path)
 }
 
 /* One line of the tool's answer, "path:line": the chain of inlined calls comes innermost first, and the first line that
- * lies outside of common/ is the kernel's own. */
+ * lies neither in common/ nor in the compiler's header of intrinsics is the kernel's own. */
 static void take_line(int place, char *line, int *found)
 {
     line[strcspn(line, "\n")] = 0;
@@ -65,7 +65,7 @@ static void take_line(int place, char *line, int *found)
     if (!colon || line[0] == '?' || *found == 2) return;
     const int number = atoi(colon + 1);
     *colon = 0;
-    const int inlined = in_common(line) || strstr(line, "intrin.h"); /* ours, or the compiler's own: who called it? */
+    const int inlined = in_common(line) || strstr(line, "intrin.h"); /* into the kernel, or into another such function */
     if (*found && inlined) return;
     places[place].line = number;
     snprintf(places[place].path, sizeof places[place].path, "%.1023s", line);
